@@ -1,0 +1,50 @@
+"""A step as a value: what the scheduler returns, the engine carries out and the simulator replays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BatchClass:
+    """What llama.cpp cannot mix in one batch. Equal classes may share a step."""
+
+    kind: str = "plain"  # plain | embedding
+    lora: tuple[tuple[int, float], ...] = ()  # (adapter id, scale), sorted by id
+
+
+@dataclass(frozen=True)
+class ReadPiece:
+    """Compute tokens [start, start + count) of a request's known tokens. Nothing is sampled, by type."""
+
+    request_id: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class RowPiece:
+    """As `ReadPiece`, but it ends with the last known token, whose logits are sampled.
+
+    A decoding request's row has count 1; a prompt's last chunk may be longer.
+    """
+
+    request_id: int
+    start: int
+    count: int
+
+
+Piece = ReadPiece | RowPiece
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step: decoding rows first, then prompt pieces in the scheduler's order; never empty."""
+
+    batch_class: BatchClass
+    pieces: tuple[Piece, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens computed by this step."""
+        return sum(p.count for p in self.pieces)
