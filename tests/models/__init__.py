@@ -1,0 +1,82 @@
+"""Tiny, deterministic models, one for each kind of memory in llama.cpp.
+
+`tiny_model("swa")` is the path of a GGUF, written on first use into a cache folder under a key over
+everything that goes in. Weights are random but scaled so that the next token depends on the whole
+context, near and far: equal outputs then mean equal states.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from . import attention, recurrent
+from .writer import ModelFile
+
+__all__ = ["TINY_MODELS", "TinyModel", "tiny_model", "write_model"]
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """What a tiny model is made of and which of llama.cpp's memory classes it runs on."""
+
+    arch: str
+    memory_class: str
+    build: Callable[[ModelFile], None]
+    n_swa: int = 0
+
+
+TINY_MODELS: dict[str, TinyModel] = {
+    "dense": TinyModel("llama", "llama_kv_cache", attention.dense),
+    "moe": TinyModel("qwen3moe", "llama_kv_cache", attention.moe),
+    "swa": TinyModel(
+        "gemma3", "llama_kv_cache_iswa", attention.sliding_window, n_swa=attention.WINDOW
+    ),
+    "recurrent": TinyModel("mamba2", "llama_memory_recurrent", recurrent.recurrent),
+    "hybrid": TinyModel("granitehybrid", "llama_memory_hybrid", recurrent.hybrid),
+    "hybrid-rollback": TinyModel("lfm2", "llama_memory_hybrid", recurrent.hybrid_rollback),
+    "hybrid-swa": TinyModel(
+        "lfm2", "llama_memory_hybrid_iswa", recurrent.hybrid_sliding_window, n_swa=attention.WINDOW
+    ),
+}
+
+
+def write_model(name: str, path: Path) -> None:
+    """Writes the tiny model `name` to `path`; KeyError for an unknown name."""
+    model = TINY_MODELS[name]
+    file = ModelFile(name, model.arch)
+    model.build(file)
+    file.write(path)
+
+
+def tiny_model(name: str) -> Path:
+    """Path of the tiny model `name`, written first if not cached; KeyError for an unknown name."""
+    path = _cache_folder() / f"{name}-{_content_key()}.gguf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # two test runs may write at once
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            unfinished = Path(folder) / path.name
+            write_model(name, unfinished)
+            unfinished.replace(path)
+    return path
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "strata" / "tiny-models"
+
+
+@functools.cache
+def _content_key() -> str:
+    """Hash over these sources and the writer's version: a change in either makes new files."""
+    digest = hashlib.sha256(version("gguf").encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
