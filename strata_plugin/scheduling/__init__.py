@@ -1,0 +1,1 @@
+"""What the engine computes next: requests, budget, order. Pure Python without I/O or clock."""
