@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from . import attention, recurrent
+from . import attention, blockwise, latent, recurrent
 from .writer import ModelFile
 
 __all__ = ["TINY_MODELS", "TinyModel", "tiny_model", "write_model"]
@@ -38,11 +38,26 @@ TINY_MODELS: dict[str, TinyModel] = {
     "swa": TinyModel(
         "gemma3", "llama_kv_cache_iswa", attention.sliding_window, n_swa=attention.WINDOW
     ),
+    "mla": TinyModel("deepseek2", "llama_kv_cache", latent.mla),
+    "dsa": TinyModel("deepseek32", "llama_kv_cache_dsa", latent.dsa),
+    "dsa-swa": TinyModel(
+        "dots3note", "llama_kv_cache_dsa_iswa", latent.dsa_sliding_window, n_swa=latent.WINDOW
+    ),
+    "msa": TinyModel("minimax-m3", "llama_kv_cache_msa", blockwise.msa),
+    "dsv4": TinyModel(
+        "deepseek4", "llama_kv_cache_dsv4", blockwise.compressed, n_swa=latent.WINDOW
+    ),
     "recurrent": TinyModel("mamba2", "llama_memory_recurrent", recurrent.recurrent),
     "hybrid": TinyModel("granitehybrid", "llama_memory_hybrid", recurrent.hybrid),
     "hybrid-rollback": TinyModel("lfm2", "llama_memory_hybrid", recurrent.hybrid_rollback),
     "hybrid-swa": TinyModel(
         "lfm2", "llama_memory_hybrid_iswa", recurrent.hybrid_sliding_window, n_swa=attention.WINDOW
+    ),
+    "hybrid-blocks": TinyModel(
+        "qwen4exp", "llama_memory_hybrid_idx", blockwise.hybrid_block_indexer
+    ),
+    "hybrid-pools": TinyModel(
+        "glm5-next", "llama_memory_hybrid_idx", blockwise.hybrid_pool_indexer
     ),
 }
 

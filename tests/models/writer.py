@@ -82,7 +82,7 @@ class ModelFile:
         self,
         n_embd: int,
         *,
-        norm_name: str = "output_norm",
+        norm_name: str | None = "output_norm",
         embedding_std: float = 1.0,
         logit_std: float = 3.0,
     ) -> None:
@@ -92,7 +92,8 @@ class ModelFile:
         wants by chance: greedy decoding never picks those.
         """
         self.weight("token_embd.weight", n_embd, N_VOCAB, gain=embedding_std * n_embd**0.5)
-        self.norm(f"{norm_name}.weight", n_embd)
+        if norm_name:
+            self.norm(f"{norm_name}.weight", n_embd)
         seed = zlib.crc32(f"{self._name}/output".encode())
         rows = np.random.RandomState(seed).random_sample((N_VOCAB, n_embd)).astype(np.float32)
         rows = (2.0 * rows - 1.0) * np.float32(logit_std * (3.0 / n_embd) ** 0.5)
