@@ -1,0 +1,1 @@
+"""The page that the server shows to a browser."""

@@ -1,0 +1,69 @@
+"""What every request passes before it reaches a route: CORS, readiness, API key; and headers that
+every reply carries.
+
+The order is llama-server's: OPTIONS is answered before anything is checked, "Loading model" comes
+before the key.
+"""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .auth import KeyRing
+from .cors import Cors
+from .errors import INVALID_KEY, JSON_TYPE, LOADING, ApiError
+from .service import Service
+
+HEALTH = {"/health", "/v1/health"}
+UI = {"/", "/index.html"}
+
+
+class Gate:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, service: Service):
+        settings = service.settings
+        prefix = settings.api_prefix
+        self._app = app
+        self._service = service
+        self._cors = Cors(settings)
+        self._keys = KeyRing(settings.api_keys)
+        self._ui = {prefix + path for path in UI} | {"/"} if settings.ui else set()
+        self._open = self._ui | {prefix + path for path in HEALTH}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        origin = dict(scope["headers"]).get(b"origin", b"")
+        options = scope["method"] == "OPTIONS"
+        extra = self._cors.preflight(origin) if options else self._cors.headers(origin)
+        extra.append((b"server", b"llama.cpp"))
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *extra]
+            await send(message)
+
+        path = scope["path"]
+        if options:
+            await _reply(send_with_headers, 200, b"text/html", b"")
+        elif not self._service.is_ready and path not in self._ui:
+            await _refuse(send_with_headers, LOADING)
+        elif path not in self._open and not self._keys.accepts(scope["headers"]):
+            await _refuse(send_with_headers, INVALID_KEY)
+        else:
+            if scope["method"] == "HEAD":  # as GET; the server drops the body
+                scope = {**scope, "method": "GET"}
+            await self._app(scope, receive, send_with_headers)
+
+
+async def _refuse(send: Send, error: ApiError) -> None:
+    await _reply(send, error.code, JSON_TYPE.encode(), error.body())
+
+
+async def _reply(send: Send, status: int, content_type: bytes, body: bytes) -> None:
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,114 @@
+"""What the routes share: the engine's client, the model's frontend and the settings, and when they
+are usable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from strata_plugin.engine.messages import Ready
+
+from .errors import LOADING, ApiError
+from .ports import EnginePort, FrontendPort, MakeReply
+from .settings import ServerSettings
+
+if TYPE_CHECKING:
+    from .generation import Generation
+
+INLINE_BYTES = 16 << 10  # larger bodies are parsed and tokenised beside the event loop
+T = TypeVar("T")
+
+
+class Service:
+    """Handed to every route. Not usable before `open_doors`, which the readiness gate reads as
+    `is_ready`.
+    """
+
+    def __init__(self, settings: ServerSettings, engine: EnginePort):
+        self.settings = settings
+        self.engine = engine
+        self.build_info: dict[str, Any] = {}
+        self.frontend_info: dict[str, Any] = {}
+        self.live: set[Generation] = set()
+        self._frontend: FrontendPort | None = None
+        self._make_reply: MakeReply | None = None
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="native")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether API routes may be served."""
+        return self._frontend is not None and self.engine.ready is not None
+
+    def open_doors(self, frontend: FrontendPort, make_reply: MakeReply) -> None:
+        """Everything is loaded: serve."""
+        self.frontend_info = frontend.info()
+        self._make_reply = make_reply
+        self._frontend = frontend
+
+    def close(self) -> None:
+        """End all replies in flight and let the worker threads go."""
+        for generation in list(self.live):
+            generation.abort(ApiError("The server is shutting down", "unavailable_error"))
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def frontend(self) -> FrontendPort:
+        """The model's frontend; `ApiError` while loading."""
+        if self._frontend is None:
+            raise LOADING
+        return self._frontend
+
+    @property
+    def make_reply(self) -> MakeReply:
+        """Makes the writer of one choice."""
+        if self._make_reply is None:
+            raise LOADING
+        return self._make_reply
+
+    @property
+    def ready(self) -> Ready:
+        """What the engine told when it was ready; `ApiError` while loading."""
+        if self.engine.ready is None:
+            raise LOADING
+        return self.engine.ready
+
+    async def native_call(self, function: Callable[..., T], *args: Any, size: int) -> T:
+        """Call into the native library, beside the event loop when `size` bytes of input take a
+        while.
+
+        What it refuses comes out as `ApiError`.
+        """
+        try:
+            if size <= INLINE_BYTES:
+                return function(*args)
+            return await self.beside(function, *args)
+        except Exception as error:
+            raise as_api_error(error) from error
+
+    async def beside(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a native call (it releases the interpreter lock) in a worker thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args))
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text` as plain text (no special tokens are added)."""
+        reply = self.frontend.tokenize(orjson.dumps({"content": text, "parse_special": False}))
+        return len(orjson.loads(reply)["tokens"])
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """The error a client is told for something that the native library refused; others are raised
+    again.
+    """
+    message = getattr(error, "message", None)
+    error_type = getattr(error, "type", None)
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(message, str) and isinstance(error_type, str):
+        return ApiError(message, error_type)
+    raise error

@@ -1,0 +1,38 @@
+"""What the HTTP process needs to know from the command line; `flags` fills it in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Values of the server flags, checked."""
+
+    model_path: str = ""
+    model_name: str = ""
+    aliases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ("127.0.0.1",)
+    port: int = 8080
+    reuse_port: bool = False
+    api_keys: tuple[str, ...] = ()
+    api_prefix: str = ""
+    cors_origins: str = "*"
+    cors_methods: str = "GET, POST, DELETE, OPTIONS"
+    cors_headers: str = "*"
+    cors_credentials: bool = True
+    timeout: int = 3600  # seconds that a client may take to send its body
+    max_prompt_tokens: int = 0  # 0: only the context size bounds a prompt
+    ui: bool = True
+    use_jinja: bool = True
+    endpoint_slots: bool = True
+    endpoint_metrics: bool = False
+    endpoint_props: bool = False
+    verbosity: int = 3  # llama-server's: 1 errors, 2 warnings, 3 info, 4 trace, 5 debug
+    log_file: str = ""
+    log_jsonl: bool = False
+    log_colors: str = "auto"
+    log_prefix: bool = True
+    log_timestamps: bool = True
+    log_disable: bool = False

@@ -1,0 +1,63 @@
+"""A whole JSON reply as an ASGI application that notices when its client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from strata_plugin.engine.messages import Failed
+
+from .choice import Choice
+from .errors import JSON_TYPE, ApiError
+from .generation import Generation, merge_values
+from .lifetime import failed, outlive, run_all
+from .ports import StreamPort
+
+
+class WholeReply(Response):
+    """Waits for all choices, then sends one JSON value. A client that leaves cancels its choices at
+    once.
+    """
+
+    media_type = JSON_TYPE
+
+    def __init__(self, generation: Generation):
+        super().__init__()
+        self.generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI entry point."""
+        generation = self.generation
+        outcome = "cancelled"
+        worker = asyncio.ensure_future(self._collect())
+        try:
+            if await outlive(worker, receive, generation):
+                status = 200
+                try:
+                    body, outcome = worker.result(), "done"
+                except ApiError as error:
+                    status, body, outcome = error.code, error.body(), f"error {error.code}"
+                await Response(body, status, media_type=JSON_TYPE)(scope, receive, send)
+            else:
+                outcome = "client gone"
+        finally:
+            worker.cancel()
+            generation.close(outcome)
+
+    async def _collect(self) -> bytes:
+        generation = self.generation
+        pairs = zip(generation.choices, generation.streams, strict=True)
+        await run_all([_collect_choice(c, s) for c, s in pairs])
+        values = [choice.value() for choice in generation.choices]
+        return merge_values(generation.kind, values)
+
+
+async def _collect_choice(choice: Choice, stream: StreamPort) -> None:
+    while True:
+        event = await stream.next(None)
+        if isinstance(event, Failed):
+            raise failed(event)
+        if event is not None and choice.collect(event):
+            return

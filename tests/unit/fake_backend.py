@@ -1,0 +1,294 @@
+"""A scripted engine and a small native library, for testing wire formats without a model.
+
+`FakeEngine.submit` plays `script(request)`: a list of events, numbers (seconds to wait) and `asyncio.Event`s (wait
+until set). The fake frontend takes one token per byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from strata_plugin.engine.messages import (
+    Done,
+    ModelInfo,
+    Ready,
+    Started,
+    StopReason,
+    Submit,
+    Timings,
+    Token,
+)
+from strata_server.ports import Event, Kind, PreparedPort
+from strata_server.service import Service
+from strata_server.settings import ServerSettings
+
+N_VOCAB = 256
+Step = Event | float | asyncio.Event
+Script = Callable[[Submit], Sequence[Step]]
+
+MODEL = ModelInfo(
+    vocab_type=2,
+    n_vocab=N_VOCAB,
+    n_ctx_train=64,
+    n_embd=8,
+    n_params=1000,
+    size=4000,
+    ftype="Q4_1",
+    desc="fake",
+    memory_class="llama_kv_cache",
+)
+READY = Ready(model=MODEL, n_ctx=64, n_ctx_slot=64, n_slots=4, n_batch=32, n_ubatch=32)
+
+
+def timings(prompt_n: int = 3, predicted_n: int = 2) -> Timings:
+    return Timings(
+        prompt_n=prompt_n,
+        cache_n=0,
+        prompt_ms=1.0,
+        predicted_n=predicted_n,
+        predicted_ms=2.0,
+        queue_ms=0.5,
+    )
+
+
+def says(*words: str, stop: StopReason = StopReason.EOS) -> Script:
+    """A script that answers with `words`, one token each."""
+
+    def script(request: Submit) -> list[Step]:
+        rid = request.request_id
+        steps: list[Step] = [Started(rid, 0, 0)]
+        for number, word in enumerate(words, 1):
+            steps.append(token(rid, word, number))
+        steps.append(done(rid, len(words), stop))
+        return steps
+
+    return script
+
+
+def token(request_id: int, text: str, n_decoded: int, visible: bool = True) -> Token:
+    return Token(
+        request_id=request_id,
+        token=n_decoded,
+        text=text.encode(),
+        n_decoded=n_decoded,
+        visible=visible,
+        timings=timings(predicted_n=n_decoded),
+    )
+
+
+def done(
+    request_id: int,
+    predicted_n: int = 2,
+    stop: StopReason = StopReason.EOS,
+    text: bytes = b"",
+    cut: int = 0,
+    stopping_word: str = "",
+) -> Done:
+    return Done(
+        request_id=request_id,
+        id_slot=0,
+        stop=stop,
+        stopping_word=stopping_word,
+        truncated=False,
+        has_new_line=False,
+        n_tokens_cached=5,
+        text=text,
+        cut=cut,
+        timings=timings(predicted_n=predicted_n),
+    )
+
+
+class FakeStream:
+    def __init__(self, steps: Sequence[Step]):
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self.cancelled = asyncio.Event()
+        self._player = asyncio.ensure_future(self._play(steps))
+
+    async def _play(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+            elif isinstance(step, (int, float)):
+                await asyncio.sleep(step)
+            else:
+                self._queue.put_nowait(step)
+
+    async def next(self, timeout: float | None) -> Event | None:
+        try:
+            return await asyncio.wait_for(self._queue.get(), timeout)
+        except asyncio.TimeoutError:
+            return None
+
+    def next_nowait(self) -> Event | None:
+        return None if self._queue.empty() else self._queue.get_nowait()
+
+    def cancel(self) -> None:
+        self._player.cancel()
+        self.cancelled.set()
+
+
+class FakeEngine:
+    """Plays `script` for each request and keeps what was submitted."""
+
+    def __init__(self, script: Script | None = None):
+        self.script: Script = script or says("Hello", " world")
+        self.ready: Ready | None = READY
+        self.state = "ready"
+        self.error = ""
+        self.requests: list[Submit] = []
+        self.streams: list[FakeStream] = []
+        self.busy_slots = 0
+        self._ids = 0
+
+    def next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def submit(self, request: Submit) -> FakeStream:
+        stream = FakeStream(self.script(request))
+        self.requests.append(request)
+        self.streams.append(stream)
+        return stream
+
+    async def slots(self) -> list[dict[str, Any]]:
+        return [{"id": i, "n_ctx": 64, "is_processing": i < self.busy_slots} for i in range(4)]
+
+    async def metrics(self, reset_bucket: bool) -> dict[str, float]:
+        return {"prompt_tokens_total": 7.0, "predicted_tokens_seconds": 1.5, "parked_bytes": 3.0}
+
+
+class Refused(Exception):
+    """Like the native library's error."""
+
+    def __init__(self, message: str, error_type: str = "invalid_request_error"):
+        super().__init__(message)
+        self.code, self.type, self.message = 400, error_type, message
+
+
+class FakePrepared:
+    def __init__(self, kind: int, body: dict[str, Any]):
+        prompt = body.get("prompt", "")
+        if kind == Kind.OAI_CHAT:
+            if "messages" not in body:
+                raise Refused("'messages' is required")
+            prompt = "".join(m["content"] for m in body["messages"])
+        several = isinstance(prompt, list) and any(isinstance(p, (str, list)) for p in prompt)
+        self.prompts = [_ids(p) for p in (prompt if several else [prompt])]
+        self.kind = kind
+        self.info: dict[str, Any] = {
+            "n_prompts": len(self.prompts),
+            "n_cmpl": body.get("n", 1),
+            "stream": body.get("stream", False),
+            "n_predict": body.get("max_tokens", -1),
+            "n_probs": body.get("n_probs", 0),
+            "return_tokens": body.get("return_tokens", False),
+            "timings_per_token": body.get("timings_per_token", False),
+            "return_progress": body.get("return_progress", False),
+            "sse_ping_interval": body.get("sse_ping_interval", 30),
+            "seed": body.get("seed", 0xFFFFFFFF),
+            "stop": body.get("stop", []),
+            "id_slot": body.get("id_slot", -1),
+            "id": "cmpl-1",
+        }
+
+    def tokens(self, prompt: int) -> Any:
+        return self.prompts[prompt]
+
+    def sampling(self) -> bytes:
+        return json.dumps({"seed": self.info["seed"], "top_k": 40}).encode()
+
+    def settings(self, only_metrics: bool) -> bytes:
+        return b"{}"
+
+
+def _ids(prompt: Any) -> Any:
+    ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
+    return np.array(ids, dtype=np.int32)
+
+
+class FakeReply:
+    """Writes recognisable JSON; `slow` seconds per chunk imitate a costly chat parser."""
+
+    slow = 0.0
+
+    def __init__(self, prepared: PreparedPort, prompt: int, index: int):
+        self.index = index
+        self.chat = getattr(prepared, "kind", 0) == Kind.OAI_CHAT
+
+    def chunk(self, *, sse: bool, kind: int = 0, **fields: Any) -> bytes:
+        if kind == 2:
+            return b""
+        if kind == 1:
+            value: dict[str, Any] = {
+                "index": self.index,
+                "prompt_progress": {"processed": fields["progress_processed"]},
+            }
+        else:
+            if self.slow:
+                import time
+
+                time.sleep(self.slow)
+            value = {
+                "index": self.index,
+                "content": fields["text"].decode(),
+                "tokens": list(fields["tokens"]),
+                "n_decoded": fields["n_decoded"],
+            }
+            if fields.get("stats") is not None:
+                value["timings"] = {"predicted_n": fields["stats"].predicted_n}
+        return _frame(value) if sse else json.dumps(value).encode()
+
+    def final(self, *, sse: bool, **fields: Any) -> bytes:
+        value: dict[str, Any] = {
+            "index": self.index,
+            "content": fields["text"].decode(),
+            "tokens": list(fields["tokens"]),
+            "stop": True,
+            "probs": json.loads(fields["probs"]) if fields["probs"] else None,
+            **json.loads(fields["extra_timings"]),
+        }
+        if self.chat:
+            value = {"choices": [{"index": self.index, "text": value["content"]}], "id": "cmpl-1"}
+        return _frame(value) if sse else json.dumps(value).encode()
+
+
+def _frame(value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+class FakeFrontend:
+    def info(self) -> dict[str, Any]:
+        return {"chat_template": "{{x}}", "default_params": {"top_k": 40}, "bos_token": "<s>"}
+
+    def tokenize(self, body: bytes) -> bytes:
+        return json.dumps({"tokens": list(_parse(body)["content"].encode())}).encode()
+
+    def detokenize(self, body: bytes) -> bytes:
+        return json.dumps({"content": bytes(_parse(body)["tokens"]).decode()}).encode()
+
+    def apply_template(self, body: bytes) -> bytes:
+        return json.dumps({"prompt": _parse(body)["messages"][0]["content"]}).encode()
+
+    def prepare(self, kind: int, body: bytes) -> FakePrepared:
+        return FakePrepared(kind, _parse(body))
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise Refused(f"[json.exception.parse_error.101] {error}", "server_error") from error
+    assert isinstance(value, dict)
+    return value
+
+
+def fake_service(engine: FakeEngine, loaded: bool = True, **settings: Any) -> Service:
+    service = Service(ServerSettings(model_name="fake", **settings), engine)
+    if loaded:
+        service.open_doors(FakeFrontend(), FakeReply)
+    return service
