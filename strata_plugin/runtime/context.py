@@ -1,0 +1,260 @@
+"""A llama context: one batch in, logits out; sequences cut, shared, saved and restored.
+
+Only one thread may use a context. Positions equal token indices (text only).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import ContextConfig
+from .devices import ThreadPools, math_threads
+from .library import llama
+from .model import Model
+
+Tokens = NDArray[np.int32]
+
+_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+_ROPE_SCALING = {"": -1, "none": 0, "linear": 1, "yarn": 2}
+KV_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "bf16": 30,
+    "q8_0": 8,
+    "q4_0": 2,
+    "q4_1": 3,
+    "iq4_nl": 20,
+    "q5_0": 6,
+    "q5_1": 7,
+}
+
+# llama_decode results (llama.h)
+DECODE_OK = 0
+DECODE_NO_ROOM = 1
+DECODE_ABORTED = 2
+DECODE_INVALID = -1
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+
+
+class ContextError(Exception):
+    """The context can't be made; the message is one line for a person."""
+
+
+class Batch:
+    """Token rows of several sequences, filled with numpy, read by llama_decode in place.
+
+    Capacity is in tokens. `add` appends a run of consecutive positions of one sequence.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.n_tokens = 0
+        self._tokens = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(capacity, np.int32)
+        self._outputs = np.zeros(capacity, np.int8)
+        self._seq = np.zeros(capacity, np.int32)
+        self._arange = np.arange(capacity, dtype=np.int32)
+        one = np.ones(capacity, np.int32)
+        # seq_id is int32**: a column of pointers, each to the row's own entry in _seq
+        pointers = self._seq.ctypes.data + np.arange(capacity, dtype=np.uintp) * 4
+        self._keep = (one, pointers)
+        int_p = ctypes.POINTER(ctypes.c_int32)
+        self.raw: Any = llama.llama_batch(
+            n_tokens=0,
+            token=self._tokens.ctypes.data_as(int_p),
+            embd=None,
+            pos=self._positions.ctypes.data_as(int_p),
+            n_seq_id=one.ctypes.data_as(int_p),
+            seq_id=pointers.ctypes.data_as(ctypes.POINTER(int_p)),
+            logits=self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.n_tokens = 0
+
+    def add(self, seq_id: int, tokens: Tokens, start: int, *, output: bool) -> int:
+        """Append `tokens` at positions start, start+1, ...; returns the index of the last row.
+
+        With `output` the last row's logits are computed. `ValueError` beyond the capacity.
+        """
+        n = len(tokens)
+        begin, end = self.n_tokens, self.n_tokens + n
+        if end > self.capacity:
+            raise ValueError(f"batch of {end} tokens exceeds its capacity of {self.capacity}")
+        self._tokens[begin:end] = tokens
+        np.add(self._arange[:n], start, out=self._positions[begin:end])
+        self._seq[begin:end] = seq_id
+        self._outputs[begin:end] = 0
+        if output:
+            self._outputs[end - 1] = 1
+        self.n_tokens = end
+        return end - 1
+
+
+class Context:
+    """llama_context with unified KV cache."""
+
+    def __init__(self, model: Model, config: ContextConfig, *, n_seq_max: int) -> None:
+        if not 1 <= n_seq_max <= MAX_SEQUENCES:
+            raise ContextError(f"number of sequences must be 1..{MAX_SEQUENCES}, got {n_seq_max}")
+        threads = config.threads if config.threads > 0 else math_threads()
+        batch_threads = config.threads_batch if config.threads_batch > 0 else threads
+        params = llama.llama_context_default_params()
+        params.n_ctx = config.n_ctx
+        params.n_batch = config.n_batch
+        params.n_ubatch = min(config.n_ubatch, config.n_batch)
+        params.n_seq_max = n_seq_max
+        params.n_outputs_max = n_seq_max  # llama.cpp reserves one output per sequence
+        params.n_threads = threads
+        params.n_threads_batch = batch_threads
+        params.flash_attn_type = _FLASH_ATTN[config.flash_attn]
+        params.type_k = KV_TYPES[config.type_k]
+        params.type_v = KV_TYPES[config.type_v]
+        params.offload_kqv = config.offload_kqv
+        params.op_offload = config.op_offload
+        params.swa_full = config.swa_full
+        params.kv_unified = True
+        params.no_perf = True
+        params.rope_scaling_type = _ROPE_SCALING[config.rope_scaling]
+        params.rope_freq_base = config.rope_freq_base
+        params.rope_freq_scale = config.rope_freq_scale
+        params.yarn_orig_ctx = config.yarn_orig_ctx
+        params.yarn_ext_factor = config.yarn_ext_factor
+        params.yarn_attn_factor = config.yarn_attn_factor
+        params.yarn_beta_fast = config.yarn_beta_fast
+        params.yarn_beta_slow = config.yarn_beta_slow
+        self.handle: Any = llama.llama_init_from_model(model.handle, params)
+        if not self.handle:
+            raise ContextError(
+                f"llama.cpp cannot make a context of {config.n_ctx or model.n_ctx_train} tokens"
+                f" (KV types {config.type_k}/{config.type_v}); try a smaller -c"
+            )
+        self.model = model
+        self.n_ctx = int(llama.llama_n_ctx(self.handle))
+        self.n_batch = int(llama.llama_n_batch(self.handle))
+        self.n_ubatch = int(llama.llama_n_ubatch(self.handle))
+        self.n_seq_max = n_seq_max
+        self.threads = threads
+        self._memory: Any = llama.llama_get_memory(self.handle)
+        self._pools: ThreadPools | None = ThreadPools(self.handle, threads, batch_threads)
+
+    def close(self) -> None:
+        """Free the context."""
+        if self.handle:
+            if self._pools is not None:
+                self._pools.close()
+                self._pools = None
+            llama.llama_free(self.handle)
+            self.handle = None
+
+    # -- computing -------------------------------------------------------------------------------
+
+    def new_batch(self) -> Batch:
+        """An empty batch of n_batch tokens."""
+        return Batch(self.n_batch)
+
+    def decode(self, batch: Batch) -> int:
+        """Run a batch; returns llama_decode's result. Blocks, with the GIL released."""
+        batch.raw.n_tokens = batch.n_tokens
+        return int(llama.llama_decode(self.handle, batch.raw))
+
+    def synchronize(self) -> None:
+        """Wait until all that was started has been computed."""
+        llama.llama_synchronize(self.handle)
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Logits of a batch row that was added with `output`, shape (n_vocab,); a view, not a copy.
+
+        `IndexError` when the row has none.
+        """
+        pointer = llama.llama_get_logits_ith(self.handle, row)
+        if not pointer:
+            raise IndexError(f"batch row {row} has no logits")
+        return np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab,))
+
+    def warmup(self) -> None:
+        """An empty run, so that the first request does not pay for page faults and allocation."""
+        special = {llama.llama_vocab_bos(self.model.vocab), llama.llama_vocab_eos(self.model.vocab)}
+        tokens = np.array(sorted(t for t in special if t >= 0) or [0], np.int32)
+        batch = Batch(len(tokens))
+        batch.add(0, tokens, 0, output=True)
+        llama.llama_set_warmup(self.handle, True)
+        self.decode(batch)
+        llama.llama_set_warmup(self.handle, False)
+        self.clear()
+        self.synchronize()
+
+    # -- sequences -------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Empty the memory."""
+        llama.llama_memory_clear(self._memory, True)
+
+    def remove(self, seq_id: int, start: int = 0) -> bool:
+        """Drop positions [start, end) of a sequence; False where this memory can't be cut there."""
+        return bool(llama.llama_memory_seq_rm(self._memory, seq_id, start if start > 0 else -1, -1))
+
+    def copy(self, source: int, target: int, n: int | None = None) -> None:
+        """Give `target` (empty) the first `n` positions of `source`; None: the whole sequence.
+
+        Attention cells are shared, not copied.
+        """
+        end = -1 if n is None else n
+        llama.llama_memory_seq_cp(self._memory, source, target, -1 if n is None else 0, end)
+
+    def position_range(self, seq_id: int) -> tuple[int, int]:
+        """Smallest and largest position held for a sequence; (-1, -1) when it is empty."""
+        return (
+            int(llama.llama_memory_seq_pos_min(self._memory, seq_id)),
+            int(llama.llama_memory_seq_pos_max(self._memory, seq_id)),
+        )
+
+    def state_size(self, seq_id: int) -> int:
+        """Bytes that `save_state` needs."""
+        return int(llama.llama_state_seq_get_size_ext(self.handle, seq_id, 0))
+
+    def save_state(self, seq_id: int) -> bytearray:
+        """The whole state of a sequence."""
+        size = self.state_size(seq_id)
+        data = bytearray(size)
+        buffer = (ctypes.c_uint8 * size).from_buffer(data)
+        written = llama.llama_state_seq_get_data_ext(self.handle, buffer, size, seq_id, 0)
+        if written != size:
+            raise ContextError(f"saving sequence {seq_id}: {written} of {size} bytes")
+        return data
+
+    def load_state(self, seq_id: int, data: bytearray) -> bool:
+        """Replace a sequence by a saved state; False when there is no room for it."""
+        buffer = (ctypes.c_uint8 * len(data)).from_buffer(data)
+        return bool(
+            llama.llama_state_seq_set_data_ext(self.handle, buffer, len(data), seq_id, 0)
+        )
+
+
+def default_threads(config: ContextConfig) -> tuple[int, int]:
+    """(decode, batch) thread counts that a context made from `config` will use."""
+    threads = config.threads if config.threads > 0 else math_threads()
+    return threads, config.threads_batch if config.threads_batch > 0 else threads
+
+
+def tokens_array(tokens: Sequence[int] | bytes) -> Tokens:
+    """Token ids as an int32 array; bytes are little-endian int32."""
+    if isinstance(tokens, bytes):
+        return np.frombuffer(tokens, "<i4")
+    return np.asarray(tokens, np.int32)
+
+
+def trim_memory() -> None:
+    """Hand freed heap pages back to the system (glibc), after loading and after large requests."""
+    if os.name == "posix":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
