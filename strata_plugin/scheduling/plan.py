@@ -1,4 +1,4 @@
-"""A step as a value: what the scheduler returns, the engine carries out and the simulator replays."""
+"""A step as a value: the scheduler returns it, the engine runs it, a simulator replays it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BatchClass:
 
 @dataclass(frozen=True)
 class ReadPiece:
-    """Compute tokens [start, start + count) of a request's known tokens. Nothing is sampled, by type."""
+    """Compute the known tokens [start, start + count). Nothing is sampled, by type."""
 
     request_id: int
     start: int

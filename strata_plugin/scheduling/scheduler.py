@@ -1,5 +1,4 @@
-"""Who gets a row, and what each step computes: first come first served, several prompts in one
-step.
+"""Who gets a row and what each step computes: first come, first served, many prompts in a step.
 
 Pure: no clock (arrivals and step times are arguments), no I/O, no knowledge of what a token is. The
 engine asks for a plan, carries it out, reports it with `complete`, and tells what was sampled. The
@@ -13,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from .admission import assign_slots
 from .budget import MIN_PROMPT_SHARE, BudgetPolicy, StepBudget
 from .plan import BatchClass, Piece, ReadPiece, RowPiece, StepPlan
 from .request import ScheduledRequest, Stage
@@ -89,28 +89,14 @@ class Scheduler:
     def admissible(self) -> list[tuple[int, int]]:
         """Pairs (request id, slot) to be given a row now, in the order of the queue.
 
-        No slot stays free while anybody could use it: one who waits for a busy slot or for a
-        parent's prompt holds nobody up, and those who don't care take slots that nobody waits for
-        first.
+        First come, first served, but no slot stays free while anybody could use it. A fork waits
+        until its parent's prompt is in the KV cache, so that they share it.
         """
         free = [slot for slot, holder in enumerate(self._slots) if holder is None]
-        if not free:
+        if not free or not self._queue:
             return []
-        ready = [request for request in self._queue if self._parent_is_ready(request)]
-        wanted_now = {request.id_slot for request in ready}
-        wanted_later = {request.id_slot for request in self._queue}
-        # later pops first: slots nobody is pinned to, then those whose claimant waits for a parent
-        free.sort(key=lambda slot: (slot in wanted_now, slot in wanted_later, slot), reverse=True)
-        pairs = []
-        for request in ready:
-            if not free:
-                break
-            if request.id_slot < 0:
-                pairs.append((request.request_id, free.pop()))
-            elif request.id_slot in free:
-                free.remove(request.id_slot)
-                pairs.append((request.request_id, request.id_slot))
-        return pairs
+        waiting = {r.request_id for r in self._queue if not self._parent_is_ready(r)}
+        return [(r.request_id, slot) for r, slot in assign_slots(self._queue, waiting, free)]
 
     def admit(self, request_id: int, slot: int, computed: int) -> None:
         """Give a queued request its row; its first `computed` tokens are in the KV cache already.
@@ -222,11 +208,10 @@ class Scheduler:
         return StepPlan(batch_class, tuple(pieces))
 
     def complete(self, plan: StepPlan, elapsed_ms: float) -> None:
-        """The plan was carried out in `elapsed_ms`. Requests that ended in the meantime are passed
-        over.
+        """The plan was carried out in `elapsed_ms` milliseconds, until its results were there.
 
-        Raises ValueError for a plan that does not continue where a request is; nothing is changed
-        then.
+        Requests that ended in the meantime are passed over. Raises ValueError, and changes nothing,
+        for a plan that does not continue where a request is.
         """
         known = self._requests
         pieces = [(p, known[p.request_id]) for p in plan.pieces if p.request_id in known]
@@ -234,6 +219,7 @@ class Scheduler:
             if request.computed != piece.start or piece.count > request.pending or request.parked:
                 raise ValueError(f"{piece} does not continue request {request}")
         n_rows = sum(1 for _, request in pieces if request.writing)
+        n_prompt_tokens = sum(p.count for p, request in pieces if not request.writing)
         self._step += 1
         for piece, request in pieces:
             request.computed += piece.count
@@ -241,7 +227,7 @@ class Scheduler:
         for request in self._running:
             if request.batch_class == plan.batch_class:
                 request.turn = self._step
-        self._budget.observe(plan.n_tokens - n_rows, n_rows, elapsed_ms)
+        self._budget.observe(n_prompt_tokens, n_rows, elapsed_ms)
 
     # ---- questions -------------------------------------------------------------------------------
 
@@ -335,7 +321,8 @@ class Scheduler:
         room = self.limits.n_batch - n_rows
         budget = self._budget.step_budget(n_rows)
         budget.take(n_rows)
-        return StepBudget(min(max(budget.left, MIN_PROMPT_SHARE), room))
+        # prompts go on, however little, where the rows alone use the budget up
+        return StepBudget(min(budget.left or MIN_PROMPT_SHARE, room))
 
     def _take_turns(
         self, rows: list[ScheduledRequest], prompts: list[ScheduledRequest]
