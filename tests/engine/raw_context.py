@@ -40,7 +40,7 @@ class RawContext:
         p = llama_cpp.llama_context_default_params()
         settings: dict[str, Any] = {
             "n_ctx": 512, "n_batch": 512, "n_ubatch": 64, "n_seq_max": 4, "kv_unified": True,
-            "n_threads": 1, "n_threads_batch": 1, **params,
+            "n_threads": 1, "n_threads_batch": 1, "swa_full": False, **params,
         }  # fmt: skip
         for name, value in settings.items():
             setattr(p, name, value)

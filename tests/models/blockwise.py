@@ -16,11 +16,10 @@ from .attention import (
     experts,
     transformer_keys,
 )
-from .latent import SIGMOID_GATE, WINDOW, shared_experts_ffn
+from .latent import INDEXER_HEAD, INDEXER_HEADS, SIGMOID_GATE, WINDOW, shared_experts_ffn
 from .vocab import N_VOCAB
 from .writer import ModelFile
 
-INDEXER_HEAD = 64
 HC, HC_RANK = 4, 8  # residual streams of hyper-connections; rank of their mixing matrices
 SQRT_SOFTPLUS_GATE = 4
 
@@ -86,7 +85,7 @@ def compressed(f: ModelFile) -> None:
         attention__output_lora_rank=o_rank,
         attention__compress_ratios=ratios,
         attention__compress_rope_freq_base=160000.0,
-        attention__indexer__head_count=4,
+        attention__indexer__head_count=INDEXER_HEADS,
         attention__indexer__key_length=INDEXER_HEAD,
         attention__indexer__top_k=8,
         rope__dimension_count=head // 2,
@@ -116,8 +115,8 @@ def compressed(f: ModelFile) -> None:
         if ratio:
             _compressor(f, f"blk.{il}.attn_compressor", head, ratio)
         if ratio == 4:
-            f.weight(f"blk.{il}.indexer.proj.weight", N_EMBD, 4)
-            f.weight(f"blk.{il}.indexer.attn_q_b.weight", q_rank, 4 * INDEXER_HEAD)
+            f.weight(f"blk.{il}.indexer.proj.weight", N_EMBD, INDEXER_HEADS)
+            f.weight(f"blk.{il}.indexer.attn_q_b.weight", q_rank, INDEXER_HEADS * INDEXER_HEAD)
             _compressor(f, f"blk.{il}.indexer_compressor", INDEXER_HEAD, ratio)
         f.norm(f"blk.{il}.ffn_norm.weight", N_EMBD)
         f.uniform(f"blk.{il}.exp_probs_b.bias", N_EXPERT, half_width=0.1)
@@ -148,7 +147,11 @@ def _shared_expert(f: ModelFile, il: int) -> None:
 
 
 def hybrid_block_indexer(f: ModelFile) -> None:
-    """qwen4exp: delta-net layers, attention over the best blocks of 4 tokens, n-gram embeddings."""
+    """qwen4exp: delta-net layers, attention over the best blocks of 4 tokens, n-gram embeddings.
+
+    The indexer may pick every token. Were there fewer picks than tokens, llama.cpp would fill the
+    last picks with part of a block, in cell order, and outputs would depend on neighbours.
+    """
     n_layer, d_state, n_group, n_v_head = 4, 32, 2, 4
     key_dim, value_dim = d_state * n_group, d_state * n_v_head
     is_recurrent = [int(il % 2 == 0) for il in range(n_layer)]
@@ -166,9 +169,9 @@ def hybrid_block_indexer(f: ModelFile) -> None:
         ssm__group_count=n_group,
         hyper_connection__count=HC,
         hyper_connection__low_rank=HC_RANK,
-        attention__indexer__head_count=2,
+        attention__indexer__head_count=INDEXER_HEADS,
         attention__indexer__key_length=INDEXER_HEAD,
-        attention__indexer__top_k=32,
+        attention__indexer__top_k=N_CTX_TRAIN,
         attention__compress_ratios=[4] * n_layer,
         attention__recurrent_layers=is_recurrent,
         ple__layers=[0],
@@ -210,7 +213,7 @@ def hybrid_block_indexer(f: ModelFile) -> None:
             f.weight(f"blk.{il}.attn_output.weight", N_HEAD * HEAD, N_EMBD, gain=2.0)
             f.norm(f"blk.{il}.attn_q_norm.weight", HEAD)
             f.norm(f"blk.{il}.attn_k_norm.weight", HEAD)
-            _block_indexer(f, il, n_head=2)
+            _block_indexer(f, il, n_head=INDEXER_HEADS)
         if il == 0:
             f.weight(f"blk.{il}.ple_key.weight", N_EMBD, HC * N_EMBD)
             f.weight(f"blk.{il}.ple_value.weight", N_EMBD, N_EMBD)

@@ -10,8 +10,9 @@ from .attention import N_EMBD, N_EXPERT, N_EXPERT_USED, N_FF, N_FF_EXPERT, exper
 from .writer import ModelFile
 
 N_HEAD, Q_RANK, KV_RANK, ROPE, NOPE, HEAD_V = 2, 64, 64, 32, 32, 32
-# llama.cpp rotates indexer keys by a Hadamard matrix of at least 64
-INDEXER_HEADS, INDEXER_HEAD = 4, 64
+# Heads of 64: llama.cpp rotates indexer keys by a Hadamard matrix of at least 64. Many heads: with
+# few, their rectified scores are often all 0, and such ties are broken by the order of the cells.
+INDEXER_HEADS, INDEXER_HEAD = 24, 64
 TOP_K = 32  # few enough that a context of 100 tokens is truly sparse
 WINDOW = 32
 SIGMOID_GATE = 2
