@@ -5,6 +5,7 @@ object before.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import orjson
 from starlette.datastructures import Headers
@@ -62,7 +63,7 @@ async def _form_as_json(headers: Headers, body: bytes) -> bytes:
     out.
     """
 
-    async def chunks():  # type: ignore[no-untyped-def]
+    async def chunks() -> AsyncGenerator[bytes, None]:
         yield body
         yield b""
 

@@ -30,6 +30,12 @@ class Wanted:
         return self.chat and not (self.timings or self.probs)
 
 
+def probs_as_sent(probs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The final reply's array of probabilities; with each goes the text that went out with it."""
+    parts = [b'{"sent":' + orjson.dumps(list(sent)) + b"," + token[1:] for token, sent in probs]
+    return b"[" + b",".join(parts) + b"]"
+
+
 def timing_extras(timings: Timings) -> bytes:
     """What we add to llama-server's `timings`: time spent waiting for a row."""
     return orjson.dumps({"queue_ms": round(timings.queue_ms, 3)})
@@ -58,7 +64,7 @@ class Choice:
         self._count_tokens = count_tokens
         self._text: list[bytes] = []
         self._tokens: list[int] = []
-        self._probs: list[bytes] = []
+        self._probs: list[tuple[bytes, bytes]] = []  # JSON, text that went out with the token
         self._unsent: list[int] = []  # tokens of a UTF-8 character that is not complete yet
         self._first = True
         self.calls = 0  # chunks written, for pacing
@@ -140,8 +146,8 @@ class Choice:
             self._text.append(event.text)
             if self.wanted.tokens:
                 self._tokens.append(event.token)
-            if event.probs is not None:
-                self._probs.append(event.probs)
+            if event.probs is not None and event.visible:
+                self._probs.append((event.probs, event.text))
         elif isinstance(event, Started):
             self.n_cached = event.n_cached
         elif isinstance(event, Done):
@@ -187,4 +193,4 @@ class Choice:
         if done.stop == StopReason.WORD:
             hidden = min(len(probs), self._count_tokens(done.stopping_word))
             probs = probs[: len(probs) - hidden]
-        return b"[" + b",".join(probs) + b"]"
+        return probs_as_sent(probs)

@@ -69,7 +69,8 @@ def prompt_limit_exceeded(n_prompt_tokens: int, limit: int) -> ApiError:
     """A prompt longer than `--max-prompt-tokens`."""
     return ApiError(
         f"request ({n_prompt_tokens} tokens) exceeds the prompt limit of this server "
-        f"({limit} tokens, --max-prompt-tokens). This server's maximum context length is {limit} tokens.",
+        f"({limit} tokens, --max-prompt-tokens). "
+        f"This server's maximum context length is {limit} tokens.",
         "exceed_context_size_error",
         n_prompt_tokens=n_prompt_tokens,
         n_ctx=limit,

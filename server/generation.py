@@ -119,7 +119,7 @@ def _submit_prompt(service: Service, generation: Generation, number: int, prompt
     for child in range(n_choices):
         request_id = service.engine.next_id()
         index = number * n_choices + child
-        reply = service.make_reply(generation.prepared, number, index)
+        reply = generation.prepared.reply(number, index)
         generation.choices.append(
             Choice(reply, len(prompt), generation.wanted, service.count_tokens)
         )

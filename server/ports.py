@@ -7,7 +7,7 @@ engine's work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -83,6 +83,9 @@ class PreparedPort(Protocol):
     def settings(self, only_metrics: bool) -> bytes:
         """JSON of the request's settings as `/slots` shows them."""
 
+    def reply(self, prompt: int, index: int) -> ReplyPort:
+        """The writer of choice number `index`, which answers prompt number `prompt`."""
+
 
 class FrontendPort(Protocol):
     """Vocabulary, chat templates and request defaults of one model (`strata_frontend`)."""
@@ -103,9 +106,6 @@ class FrontendPort(Protocol):
         """Parse and check a request; raises an `ApiError`-like error when llama-server would refuse
         it.
         """
-
-
-MakeReply = Callable[[PreparedPort, int, int], ReplyPort]
 
 
 class StreamPort(Protocol):

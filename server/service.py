@@ -14,7 +14,7 @@ import orjson
 from strata_plugin.engine.messages import Ready
 
 from .errors import LOADING, ApiError
-from .ports import EnginePort, FrontendPort, MakeReply
+from .ports import EnginePort, FrontendPort
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class Service:
         self.frontend_info: dict[str, Any] = {}
         self.live: set[Generation] = set()
         self._frontend: FrontendPort | None = None
-        self._make_reply: MakeReply | None = None
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="native")
 
     @property
@@ -44,10 +43,9 @@ class Service:
         """Whether API routes may be served."""
         return self._frontend is not None and self.engine.ready is not None
 
-    def open_doors(self, frontend: FrontendPort, make_reply: MakeReply) -> None:
+    def open_doors(self, frontend: FrontendPort) -> None:
         """Everything is loaded: serve."""
         self.frontend_info = frontend.info()
-        self._make_reply = make_reply
         self._frontend = frontend
 
     def close(self) -> None:
@@ -62,13 +60,6 @@ class Service:
         if self._frontend is None:
             raise LOADING
         return self._frontend
-
-    @property
-    def make_reply(self) -> MakeReply:
-        """Makes the writer of one choice."""
-        if self._make_reply is None:
-            raise LOADING
-        return self._make_reply
 
     @property
     def ready(self) -> Ready:

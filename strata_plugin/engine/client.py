@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from enum import Enum
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from .config import EngineConfig, encode
 from .messages import (
@@ -22,8 +22,8 @@ from .messages import (
     Frozen,
     GetMetrics,
     GetSlots,
-    Loading,
     LoadFailed,
+    Loading,
     Metrics,
     Progress,
     Ready,
@@ -223,8 +223,7 @@ class EngineClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ours."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the engine: dispatch the messages in them."""

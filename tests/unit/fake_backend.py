@@ -23,7 +23,7 @@ from strata_plugin.engine.messages import (
     Timings,
     Token,
 )
-from strata_server.ports import Event, Kind, PreparedPort
+from strata_server.ports import Event, Kind
 from strata_server.service import Service
 from strata_server.settings import ServerSettings
 
@@ -205,6 +205,9 @@ class FakePrepared:
     def settings(self, only_metrics: bool) -> bytes:
         return b"{}"
 
+    def reply(self, prompt: int, index: int) -> FakeReply:
+        return FakeReply(self.kind, index)
+
 
 def _ids(prompt: Any) -> Any:
     ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
@@ -216,9 +219,9 @@ class FakeReply:
 
     slow = 0.0
 
-    def __init__(self, prepared: PreparedPort, prompt: int, index: int):
+    def __init__(self, kind: int, index: int):
         self.index = index
-        self.chat = getattr(prepared, "kind", 0) == Kind.OAI_CHAT
+        self.chat = kind == Kind.OAI_CHAT
 
     def chunk(self, *, sse: bool, kind: int = 0, **fields: Any) -> bytes:
         if kind == 2:
@@ -290,5 +293,5 @@ def _parse(body: bytes) -> dict[str, Any]:
 def fake_service(engine: FakeEngine, loaded: bool = True, **settings: Any) -> Service:
     service = Service(ServerSettings(model_name="fake", **settings), engine)
     if loaded:
-        service.open_doors(FakeFrontend(), FakeReply)
+        service.open_doors(FakeFrontend())
     return service

@@ -1,0 +1,67 @@
+"""`strata-server`: read the flags, start the engine, then load the rest while the engine loads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from .flags import UsageError, parse
+
+
+def main() -> None:
+    """Entry point of the `strata-server` command."""
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Serve until stopped; returns the exit code (0 stopped, 1 cannot serve, 2 wrong usage)."""
+    from .model_file import ModelFileError
+
+    try:
+        return _run(argv, environ)
+    except UsageError as error:
+        return _complain(error, 2)
+    except ModelFileError as error:
+        return _complain(error, 1)
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    parsed = parse(argv, environ)
+    for action in ("help", "version", "cache_list", "list_devices"):
+        if parsed[action]:
+            from . import information
+
+            return information.show(action, environ)
+
+    from .model_file import choose_model
+    from .options import engine_config, server_settings
+    from .sockets import AddressError, bind_all
+
+    model = choose_model(parsed, environ)
+    settings = server_settings(parsed, model)
+    config = engine_config(parsed, model, settings)
+    for warning in parsed.warnings:
+        print(f"strata-server: {warning}", file=sys.stderr)
+    try:
+        listeners = bind_all(settings.hosts, settings.port, settings.reuse_port)
+    except AddressError as error:
+        return _complain(error, 1)
+
+    from strata_plugin.engine.client import EngineClient
+
+    engine = EngineClient(config)
+    engine.spawn()  # before the web framework is imported: both take their time side by side
+
+    from .serving import serve
+
+    return serve(settings, config, engine, listeners)
+
+
+def _complain(error: Exception, code: int) -> int:
+    print(f"strata-server: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()
