@@ -17,6 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Row = tuple[int, int, int]  # token, position, sequence
+PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+
+
+def some_tokens(n: int, seed: int = 0) -> list[int]:
+    """`n` word tokens of the tiny models' vocabulary, the same for the same seed."""
+    return [int(t) for t in np.random.RandomState(seed).randint(270, 510, n)]
 
 
 def _drop_message(level: int, text: bytes, user_data: Any) -> None:
@@ -32,15 +38,17 @@ class RawContext:
     def __init__(self, path: Path, **params: Any) -> None:
         llama_cpp.llama_log_set(_quiet, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
-        self.model = llama_cpp.llama_model_load_from_file(
-            str(path).encode(), llama_cpp.llama_model_default_params()
-        )
+        # on the CPU wherever the tests run: results are compared bit by bit
+        model_params = llama_cpp.llama_model_default_params()
+        model_params.n_gpu_layers = 0
+        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params)
         if not self.model:
             raise ValueError(f"llama.cpp does not load {path}")
         p = llama_cpp.llama_context_default_params()
         settings: dict[str, Any] = {
             "n_ctx": 512, "n_batch": 512, "n_ubatch": 64, "n_seq_max": 4, "kv_unified": True,
-            "n_threads": 1, "n_threads_batch": 1, "swa_full": False, **params,
+            "n_threads": 1, "n_threads_batch": 1, "swa_full": False,
+            "offload_kqv": False, "op_offload": False, **params,
         }  # fmt: skip
         for name, value in settings.items():
             setattr(p, name, value)
@@ -104,6 +112,10 @@ class RawContext:
             pos = len(prompt) + len(out) - 1
             out.append(int(self.decode([(out[-1], pos, seq)])[0].argmax()))
         return out
+
+    def clear(self) -> None:
+        """Empties the memory, cells and data."""
+        llama_cpp.llama_memory_clear(self.memory, True)
 
     def remove(self, seq: int, start: int = -1, end: int = -1) -> bool:
         """llama_memory_seq_rm: forget positions [start, end); -1 is open."""

@@ -56,6 +56,9 @@ TINY_MODELS: dict[str, TinyModel] = {
     "hybrid-blocks": TinyModel(
         "qwen4exp", "llama_memory_hybrid_idx", blockwise.hybrid_block_indexer
     ),
+    "hybrid-blocks-sparse": TinyModel(
+        "qwen4exp", "llama_memory_hybrid_idx", blockwise.hybrid_sparse_block_indexer
+    ),
     "hybrid-pools": TinyModel(
         "glm5-next", "llama_memory_hybrid_idx", blockwise.hybrid_pool_indexer
     ),

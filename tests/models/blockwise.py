@@ -152,6 +152,15 @@ def hybrid_block_indexer(f: ModelFile) -> None:
     The indexer may pick every token. Were there fewer picks than tokens, llama.cpp would fill the
     last picks with part of a block, in cell order, and outputs would depend on neighbours.
     """
+    _qwen4exp(f, top_k=N_CTX_TRAIN)
+
+
+def hybrid_sparse_block_indexer(f: ModelFile) -> None:
+    """qwen4exp as it is meant: 32 tokens are picked. Only for a sequence that is alone."""
+    _qwen4exp(f, top_k=32)
+
+
+def _qwen4exp(f: ModelFile, top_k: int) -> None:
     n_layer, d_state, n_group, n_v_head = 4, 32, 2, 4
     key_dim, value_dim = d_state * n_group, d_state * n_v_head
     is_recurrent = [int(il % 2 == 0) for il in range(n_layer)]
@@ -171,7 +180,7 @@ def hybrid_block_indexer(f: ModelFile) -> None:
         hyper_connection__low_rank=HC_RANK,
         attention__indexer__head_count=INDEXER_HEADS,
         attention__indexer__key_length=INDEXER_HEAD,
-        attention__indexer__top_k=N_CTX_TRAIN,
+        attention__indexer__top_k=top_k,
         attention__compress_ratios=[4] * n_layer,
         attention__recurrent_layers=is_recurrent,
         ple__layers=[0],
