@@ -1,0 +1,1 @@
+"""Pinned llama-cpp-python source + patches + our native sources -> one cached, installed wheel."""

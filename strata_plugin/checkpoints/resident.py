@@ -139,8 +139,7 @@ class ResidentSet:
     # ---- keeping up with the cache ---------------------------------------------------------------
 
     def begin(self, seq_id: int, tokens: Tokens, source: int | None = None) -> None:
-        """`seq_id` is busy now and holds `tokens` (the reused prefix). `source` counts as used,
-        too.
+        """`seq_id` is busy now and holds `tokens` (the reused prefix), copied from `source` if any.
 
         Raises ValueError when it is busy already.
         """
@@ -151,10 +150,10 @@ class ResidentSet:
         if source is not None and source in self._resident:
             self._resident[source].used = self._tick()
         buffer = TokenBuffer(tokens)
-        if old is not None:
-            self._uncover(seq_id, common_prefix(old.tokens.view(), buffer.view()))
+        kept = common_prefix(old.tokens.view(), buffer.view()) if old is not None else 0
         self._resident[seq_id] = _Resident(buffer, busy=True, used=self._tick())
         self._note_head(seq_id)
+        self._recheck_covered_by(seq_id, kept if self.traits.every_prefix else 0)
 
     def extend(self, seq_id: int, tokens: Tokens) -> None:
         """Tokens were computed at the end of a busy sequence."""
@@ -172,8 +171,10 @@ class ResidentSet:
         if not n and not resident.busy:
             self.forget(seq_id)
             return
-        self._uncover(seq_id, n)
         self._note_head(seq_id)
+        if not resident.busy:
+            resident.covered_by = self._find_cover(seq_id)
+        self._recheck_covered_by(seq_id, n)
 
     def release(self, seq_id: int) -> bool:
         """A busy sequence is idle now and keeps its tokens; an empty one is forgotten.
@@ -186,24 +187,20 @@ class ResidentSet:
         if not len(resident.tokens):
             self.forget(seq_id)
             return False
-        mine = resident.tokens.view()
-        for other_id, common in self._common_prefixes(mine):
+        for other_id, common in self._common_prefixes(resident.tokens.view()):
             other = self._resident[other_id]
-            if other_id == seq_id:
-                continue
-            equal = common == len(mine) == len(other.tokens)
-            if common == len(mine) and (equal or self.traits.every_prefix):
+            if self._covers(other_id, seq_id, common):
                 resident.covered_by = other_id
-            elif common == len(other.tokens) and not other.busy and self.traits.every_prefix:
+            elif not other.busy and self._covers(seq_id, other_id, common):
                 other.covered_by = seq_id
         return resident.covered_by is not None
 
     def forget(self, seq_id: int) -> None:
         """A sequence, busy or idle, left the cache."""
         self._get(seq_id)
-        self._uncover(seq_id, 0)
         del self._resident[seq_id]
         self._lengths[seq_id] = 0
+        self._recheck_covered_by(seq_id)
 
     # ---- questions -------------------------------------------------------------------------------
 
@@ -261,9 +258,8 @@ class ResidentSet:
                 assert r.covered_by != seq_id, f"{name} is covered by itself"
                 cover = self._resident.get(r.covered_by)
                 assert cover is not None, f"{name} is covered by a fresh sequence"
-                assert np.array_equal(cover.tokens.view()[: len(mine)], mine), (
-                    f"{name} is uncovered"
-                )
+                common = common_prefix(mine, cover.tokens.view())
+                assert self._covers(r.covered_by, seq_id, common), f"{name} is uncovered"
         assert all(0 <= seq_id < self.n_seqs for seq_id in self._resident), "unknown sequence id"
         used = [r.used for r in self._resident.values()]
         assert len(set(used)) == len(used), "two sequences were used at the same time"
@@ -295,9 +291,21 @@ class ResidentSet:
         self._heads[seq_id, : len(head)] = head
         self._lengths[seq_id] = len(self._resident[seq_id].tokens)
 
-    def _uncover(self, seq_id: int, n: int) -> None:
-        """`seq_id` keeps only its first `n` tokens: find others to cover what it covered."""
-        cover = self._resident[seq_id].covered_by
+    def _covers(self, cover_id: int, seq_id: int, common: int) -> bool:
+        """Whether `cover_id` can stand in for `seq_id`, with which it shares `common` tokens."""
+        if cover_id == seq_id or common != self._lengths[seq_id]:
+            return False
+        if self.traits.every_prefix:
+            return True
+        # one that is written to will not stay equal
+        return common == self._lengths[cover_id] and not self._resident[cover_id].busy
+
+    def _find_cover(self, seq_id: int) -> int | None:
+        shared = self._common_prefixes(self.tokens(seq_id))
+        return next((other for other, n in shared if self._covers(other, seq_id, n)), None)
+
+    def _recheck_covered_by(self, seq_id: int, n: int = 0) -> None:
+        """`seq_id` keeps only its first `n` tokens: find other covers for what it covered."""
         for other_id, other in self._resident.items():
             if other.covered_by == seq_id and len(other.tokens) > n:
-                other.covered_by = cover if cover != other_id else None
+                other.covered_by = self._find_cover(other_id)

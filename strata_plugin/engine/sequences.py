@@ -28,11 +28,13 @@ class Sequences:
         n_seqs: int,
         traits: PrefixTraits,
         window_rule: WindowRule | None = None,
+        survives_failed_step: bool = True,
     ) -> None:
         self._context = context
         self._lot = lot
         self._resident = ResidentSet(n_seqs, traits)
         self._window_rule = window_rule
+        self._survives_failed_step = survives_failed_step
 
     # -- a request's sequence --------------------------------------------------------------------
 
@@ -68,9 +70,12 @@ class Sequences:
     def cut_back(self, seq_id: int, n: int) -> int:
         """Bring a sequence back to its first `n` tokens after a failed step.
 
-        Returns how many it holds now: `n`, or 0 where this memory can't be cut.
+        Returns how many it holds now: `n`, or 0 where this memory can't be cut, or claims to hold
+        what it failed to compute.
         """
-        if self._context.position_range(seq_id)[1] >= n and not self._context.remove(seq_id, n):
+        if not self._survives_failed_step:
+            n = 0
+        elif self._context.position_range(seq_id)[1] >= n and not self._context.remove(seq_id, n):
             n = 0
         if n == 0:
             self._context.remove(seq_id)

@@ -17,6 +17,7 @@ from .config import ContextConfig
 from .devices import ThreadPools, math_threads
 from .library import llama
 from .model import Model
+from .sampler import Sampler, sample_rows
 
 Tokens = NDArray[np.int32]
 
@@ -100,9 +101,11 @@ class Batch:
 
 
 class Context:
-    """llama_context with unified KV cache."""
+    """llama_context, with one pool of KV cells for all sequences (`kv_unified`) where that works."""
 
-    def __init__(self, model: Model, config: ContextConfig, *, n_seq_max: int) -> None:
+    def __init__(
+        self, model: Model, config: ContextConfig, *, n_seq_max: int, kv_unified: bool = True
+    ) -> None:
         if not 1 <= n_seq_max <= MAX_SEQUENCES:
             raise ContextError(f"number of sequences must be 1..{MAX_SEQUENCES}, got {n_seq_max}")
         threads = config.threads if config.threads > 0 else math_threads()
@@ -121,7 +124,7 @@ class Context:
         params.offload_kqv = config.offload_kqv
         params.op_offload = config.op_offload
         params.swa_full = config.swa_full
-        params.kv_unified = True
+        params.kv_unified = kv_unified
         params.no_perf = True
         params.rope_scaling_type = _ROPE_SCALING[config.rope_scaling]
         params.rope_freq_base = config.rope_freq_base
@@ -139,6 +142,7 @@ class Context:
             )
         self.model = model
         self.n_ctx = int(llama.llama_n_ctx(self.handle))
+        self.n_ctx_seq = int(llama.llama_n_ctx_seq(self.handle))  # tokens that one sequence may have
         self.n_batch = int(llama.llama_n_batch(self.handle))
         self.n_ubatch = int(llama.llama_n_ubatch(self.handle))
         self.n_seq_max = n_seq_max
@@ -179,6 +183,10 @@ class Context:
         if not pointer:
             raise IndexError(f"batch row {row} has no logits")
         return np.ctypeslib.as_array(pointer, shape=(self.model.n_vocab,))
+
+    def sample(self, samplers: Sequence[Sampler], rows: Sequence[int]) -> list[int]:
+        """Sample and accept one token per batch row; -1 where a sampler failed."""
+        return sample_rows(self, samplers, rows)
 
     def warmup(self) -> None:
         """An empty run, so that the first request does not pay for page faults and allocation."""

@@ -1,0 +1,153 @@
+"""Puts an engine together: model, context, sequences, scheduler, step loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from strata_plugin.checkpoints.parking import RamParkingLot
+from strata_plugin.checkpoints.traits import PrefixTraits
+from strata_plugin.runtime.context import MAX_SEQUENCES, Context, ContextError
+from strata_plugin.runtime.library import log_to_stderr
+from strata_plugin.runtime.memory_classes import (
+    Cost,
+    Cut,
+    MemoryClass,
+    memory_class,
+    window_covers,
+)
+from strata_plugin.runtime.model import Model, ModelError
+from strata_plugin.runtime.native import Frontend, NativeError, NativeUnavailable, Sampler
+from strata_plugin.runtime.native import memory_class_name
+from strata_plugin.scheduling.budget import QuantumBudget
+from strata_plugin.scheduling.scheduler import Limits, Scheduler
+
+from .config import ContextConfig, EngineConfig
+from .core import EngineCore
+from .messages import ModelInfo, Ready, Submit
+from .sequences import Sequences, WindowRule
+
+# Idle sequences beside the rows, where a sequence costs no memory by itself. Where it costs a window or
+# a recurrent state there are as many as rows; where it costs a whole context there are none.
+EXTRA_SEQUENCES = 28
+
+
+class LoadError(Exception):
+    """The engine can't be put together; the message is one line for a person."""
+
+
+class LoadedEngine:
+    """A model ready to serve."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_progress: Callable[[float], None] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        log_to_stderr(config.verbosity)
+        try:
+            self._load(config, on_progress, clock)
+        except (ModelError, ContextError, NativeError, NativeUnavailable, ValueError) as e:
+            raise LoadError(str(e)) from e
+
+    def _load(
+        self,
+        config: EngineConfig,
+        on_progress: Callable[[float], None] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        c = config.context
+        self.model = model = Model(config.model, on_progress=on_progress)
+        context, memory = _make_context(model, c)
+        self.context = context
+        if c.warmup:
+            context.warmup()
+        self.frontend = Frontend(model.handle, {**config.frontend, "templates": False})
+        self.sequences = Sequences(
+            context,
+            RamParkingLot(config.park_bytes),
+            n_seqs=context.n_seq_max,
+            traits=_traits(memory),
+            window_rule=_window_rule(memory, model.n_swa),
+            survives_failed_step=memory.survives_failed_step,
+        )
+        limits = Limits(n_rows=c.n_parallel, n_batch=context.n_batch, n_ubatch=context.n_ubatch)
+        budget = QuantumBudget(context.n_batch, context.n_ubatch, config.prefill_quantum_ms)
+        n_ctx_slot = min(c.n_ctx_slot or context.n_ctx_seq, context.n_ctx_seq, model.n_ctx_train)
+        self.core = EngineCore(
+            context,
+            Scheduler(limits, budget),
+            self.sequences,
+            clock=clock,
+            n_ctx_slot=n_ctx_slot,
+            eog_tokens=model.eog_tokens,
+            debug=config.debug,
+        )
+        self.ready = Ready(
+            model=ModelInfo(
+                vocab_type=model.vocab_type,
+                n_vocab=model.n_vocab,
+                n_ctx_train=model.n_ctx_train,
+                n_embd=model.n_embd,
+                n_params=model.n_params,
+                size=model.size,
+                ftype=model.ftype,
+                desc=model.desc,
+                memory_class=memory.name,
+            ),
+            n_ctx=context.n_ctx,
+            n_ctx_slot=n_ctx_slot,
+            n_slots=c.n_parallel,
+            n_batch=context.n_batch,
+            n_ubatch=context.n_ubatch,
+        )
+
+    def make_sampler(self, submit: Submit) -> Sampler:
+        """The sampler of a request, with its prompt accepted; raises `NativeError`."""
+        sampler = Sampler(self.frontend, submit.sampling)
+        sampler.accept(np.frombuffer(submit.prompt, "<i4"), generated=False)
+        return sampler
+
+    def close(self) -> None:
+        """Free the context and the model."""
+        self.context.close()
+        self.model.close()
+
+
+def _make_context(model: Model, config: ContextConfig) -> tuple[Context, MemoryClass]:
+    """A context with as many sequences as its memory can afford.
+
+    Which memory class it gets is known only afterwards, so one that was guessed wrongly is made
+    again.
+    """
+    plain = not (model.is_recurrent or model.is_hybrid or model.n_swa)
+    n_seqs, unified = config.n_parallel + (EXTRA_SEQUENCES if plain else config.n_parallel), True
+    for _ in range(2):
+        context = Context(
+            model, config, n_seq_max=min(MAX_SEQUENCES, n_seqs), kv_unified=unified
+        )
+        memory = memory_class(memory_class_name(context.handle), unified=unified)
+        if memory.unified == unified and memory.cost_per_sequence is not Cost.CONTEXT:
+            break
+        if not unified:
+            break
+        context.close()
+        n_seqs, unified = config.n_parallel, memory.unified
+    return context, memory
+
+
+def _traits(memory: MemoryClass) -> PrefixTraits:
+    return PrefixTraits(
+        can_cut=memory.can_cut,
+        can_copy_prefix=memory.can_copy_prefix,
+        can_copy_whole=memory.can_copy_whole,
+        every_prefix=memory.cut is Cut.ANYWHERE,
+    )
+
+
+def _window_rule(memory: MemoryClass, n_swa: int) -> WindowRule | None:
+    if not memory.has_window:
+        return None
+    return lambda pos_min, n: window_covers(pos_min, n, n_swa)

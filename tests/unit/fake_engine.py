@@ -1,0 +1,250 @@
+"""A llama context without llama.cpp: the next token is a function of the sequence's tokens.
+
+It keeps real book of cells and positions, so that whoever mixes up sequences, positions or reuse
+gets other tokens than `expected_tokens` says.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from strata_plugin.checkpoints.parking import RamParkingLot
+from strata_plugin.checkpoints.traits import PLAIN, WHOLE_ONLY, PrefixTraits
+from strata_plugin.engine.core import EngineCore
+from strata_plugin.engine.messages import Done, Failed, Frozen, Submit, Token
+from strata_plugin.engine.sequences import Sequences
+from strata_plugin.scheduling.budget import QuantumBudget
+from strata_plugin.scheduling.scheduler import Limits, Scheduler
+
+EOS = 0
+N_VOCAB = 50
+
+
+def next_token(tokens: Sequence[int]) -> int:
+    """What the fake model says after `tokens`; never EOS."""
+    return 1 + zlib.crc32(np.asarray(tokens, np.int32).tobytes()) % (N_VOCAB - 1)
+
+
+def expected_tokens(prompt: Sequence[int], n: int) -> list[int]:
+    """The greedy continuation."""
+    tokens = list(prompt)
+    for _ in range(n):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class FakeBatch:
+    rows: list[tuple[int, int, int, bool]] = field(default_factory=list)
+
+    def clear(self) -> None:
+        self.rows = []
+
+    def add(self, seq_id: int, tokens: np.ndarray, start: int, *, output: bool) -> int:
+        for i, token in enumerate(tokens):
+            last = i == len(tokens) - 1
+            self.rows.append((seq_id, int(token), start + i, output and last))
+        return len(self.rows) - 1
+
+
+class FakeSampler:
+    def __init__(self, fails_at: int = -1) -> None:
+        self.error = ""
+        self.n = 0
+        self.fails_at = fails_at
+
+    def piece(self, token: int) -> bytes:
+        return f"<{token}>".encode()
+
+    def probs(self, context: object, row: int, token: int) -> bytes:
+        return b'{"id":%d}' % token
+
+    def save(self) -> bytes:
+        return b""
+
+
+class FakeContext:
+    """`n_ctx` cells; with `recurrent` sequences can't be cut. `codes` scripts decode results."""
+
+    def __init__(self, n_ctx: int, *, n_batch: int = 64, recurrent: bool = False) -> None:
+        self.n_ctx = n_ctx
+        self.n_batch = n_batch
+        self.recurrent = recurrent
+        self.now = 0.0
+        self.cells: dict[int, tuple[int, ...]] = {}  # cell id of each position, by sequence
+        self.tokens: dict[int, list[int]] = {}
+        self.codes: deque[int] = deque()
+        self.poison: Callable[[FakeBatch], int] = lambda batch: 0
+        self.n_computed = 0
+        self.batches: list[list[tuple[int, int, int, bool]]] = []
+        self._next_cell = 0
+        self._answers: dict[int, int] = {}
+
+    @property
+    def used_cells(self) -> int:
+        return len({c for cells in self.cells.values() for c in cells})
+
+    def new_batch(self) -> FakeBatch:
+        return FakeBatch()
+
+    def decode(self, batch: FakeBatch) -> int:
+        self.now += 0.001 * len(batch.rows)
+        code = self.codes.popleft() if self.codes else self.poison(batch)
+        if code not in (0, 2) and code >= -1:
+            return code
+        if self.used_cells + len(batch.rows) > self.n_ctx:
+            return 1
+        rows = batch.rows if code == 0 else batch.rows[: len(batch.rows) // 2]
+        self._answers = {}
+        self.batches.append(list(rows))
+        assert len(rows) <= self.n_batch
+        for i, (seq, token, position, output) in enumerate(rows):
+            held = self.tokens.setdefault(seq, [])
+            assert position == len(held), f"sequence {seq}: position {position}, held {len(held)}"
+            held.append(token)
+            self.cells[seq] = (*self.cells.get(seq, ()), self._next_cell)
+            self._next_cell += 1
+            self.n_computed += 1
+            if output:
+                self._answers[i] = next_token(held)
+        return code
+
+    def synchronize(self) -> None:
+        pass
+
+    def sample(self, samplers: Sequence[FakeSampler], rows: Sequence[int]) -> list[int]:
+        out = []
+        for sampler, row in zip(samplers, rows, strict=True):
+            sampler.n += 1
+            if sampler.n == sampler.fails_at:
+                sampler.error = "grammar broke"
+                out.append(-1)
+            else:
+                out.append(self._answers[row])
+        return out
+
+    def remove(self, seq_id: int, start: int = 0) -> bool:
+        if self.recurrent and 0 < start < len(self.tokens.get(seq_id, [])):
+            return False
+        if start <= 0:
+            self.tokens.pop(seq_id, None)
+            self.cells.pop(seq_id, None)
+        elif seq_id in self.tokens:
+            del self.tokens[seq_id][start:]
+            self.cells[seq_id] = self.cells[seq_id][:start]
+        return True
+
+    def copy(self, source: int, target: int, n: int | None = None) -> None:
+        assert not self.tokens.get(target)
+        assert not (self.recurrent and n is not None)
+        self.tokens[target] = self.tokens[source][:n]
+        self.cells[target] = self.cells[source][:n]
+
+    def position_range(self, seq_id: int) -> tuple[int, int]:
+        n = len(self.tokens.get(seq_id, []))
+        return (0, n - 1) if n else (-1, -1)
+
+    def state_size(self, seq_id: int) -> int:
+        return 4 * len(self.tokens[seq_id])
+
+    def save_state(self, seq_id: int) -> bytearray:
+        return bytearray(np.asarray(self.tokens[seq_id], np.int32).tobytes())
+
+    def load_state(self, seq_id: int, data: bytearray) -> bool:
+        tokens = np.frombuffer(bytes(data), np.int32).tolist()
+        if self.used_cells + len(tokens) > self.n_ctx:
+            return False
+        self.tokens[seq_id] = tokens
+        self.cells[seq_id] = tuple(range(self._next_cell, self._next_cell + len(tokens)))
+        self._next_cell += len(tokens)
+        return True
+
+
+class FakeEngine:
+    """An `EngineCore` on a `FakeContext`, with helpers to run requests to their end."""
+
+    def __init__(
+        self,
+        *,
+        n_ctx: int = 1000,
+        n_rows: int = 4,
+        n_batch: int = 64,
+        recurrent: bool = False,
+        park_bytes: int = 1 << 20,
+        quantum_ms: float = 500.0,
+        n_seqs: int | None = None,
+        n_ctx_slot: int | None = None,
+    ) -> None:
+        self.context = FakeContext(n_ctx, n_batch=n_batch, recurrent=recurrent)
+        self.lot = RamParkingLot(park_bytes)
+        traits: PrefixTraits = WHOLE_ONLY if recurrent else PLAIN
+        n_seqs = n_seqs or n_rows + 8
+        self.sequences = Sequences(
+            self.context,
+            self.lot,
+            n_seqs=n_seqs,
+            traits=traits,
+            survives_failed_step=not recurrent,
+        )
+        self.scheduler = Scheduler(
+            Limits(n_rows=n_rows, n_batch=n_batch, n_ubatch=16),
+            QuantumBudget(n_batch, 16, quantum_ms),
+        )
+        self.core = EngineCore(
+            self.context,
+            self.scheduler,
+            self.sequences,
+            clock=lambda: self.context.now,
+            n_ctx_slot=n_ctx_slot or n_ctx,
+            eog_tokens=frozenset({EOS}),
+            debug=True,
+        )
+        self.events: list[Frozen] = []
+
+    def submit(
+        self, request_id: int, prompt: Sequence[int], n: int = 8, *, fails_at: int = -1, **kw: object
+    ) -> None:
+        data = np.asarray(prompt, "<i4").tobytes()
+        submit = Submit(
+            request_id=request_id, prompt=data, sampling=b"{}", n_predict=n, **kw  # type: ignore
+        )
+        self.core.submit(submit, FakeSampler(fails_at))
+        self._collect()
+
+    def cancel(self, request_id: int) -> None:
+        self.core.cancel(request_id)
+        self._collect()
+
+    def step(self) -> bool:
+        more = self.core.step()
+        self.core.check_integrity()
+        self.lot.check_integrity()
+        self._collect()
+        return more
+
+    def run(self, max_steps: int = 10_000) -> None:
+        for _ in range(max_steps):
+            if self.core.idle:
+                return
+            assert self.step() or self.core.idle, "stuck: requests but nothing to compute"
+        raise AssertionError("did not finish")
+
+    def tokens(self, request_id: int) -> list[int]:
+        return [e.token for e in self.of(request_id) if isinstance(e, Token)]
+
+    def of(self, request_id: int) -> list[Frozen]:
+        return [e for e in self.events if getattr(e, "request_id", None) == request_id]
+
+    def end(self, request_id: int) -> Done | Failed:
+        last = self.of(request_id)[-1]
+        assert isinstance(last, Done | Failed)
+        return last
+
+    def _collect(self) -> None:
+        self.events += self.core.events
+        self.core.events.clear()

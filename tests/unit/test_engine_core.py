@@ -1,0 +1,287 @@
+"""The step loop on a fake context: right tokens whatever happens, and events in order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata_plugin.engine.messages import Done, Failed, Progress, Started, StopReason, Token
+
+from .fake_engine import FakeEngine, expected_tokens
+
+A = list(range(1, 30))
+B = list(range(20, 45))
+
+
+def test_tokens_are_the_models_and_events_come_in_order():
+    engine = FakeEngine()
+    engine.submit(1, A, n=5)
+    engine.run()
+    assert engine.tokens(1) == expected_tokens(A, 5)
+    kinds = [type(e) for e in engine.of(1)]
+    assert kinds == [Started, *[Token] * 5, Done]
+    done = engine.end(1)
+    assert done.stop is StopReason.LIMIT
+    assert done.timings.prompt_n == len(A) and done.timings.predicted_n == 5
+    assert done.n_tokens_cached == len(A) + 4  # the last token was never computed
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 8, 9, 16, 32])
+def test_every_row_gets_its_own_tokens(n_rows):
+    engine = FakeEngine(n_rows=n_rows, n_ctx=10_000)
+    for i in range(n_rows + 3):  # more than rows: the rest queues
+        engine.submit(i, [i + 1, *A], n=6)
+    engine.run()
+    for i in range(n_rows + 3):
+        assert engine.tokens(i) == expected_tokens([i + 1, *A], 6)
+
+
+def test_a_follow_up_computes_only_what_is_new():
+    engine = FakeEngine()
+    engine.submit(1, A, n=4)
+    engine.run()
+    history = A + engine.tokens(1)
+    before = engine.context.n_computed
+    engine.submit(2, [*history, 7, 8], n=1)
+    engine.run()
+    # the last sampled token was never computed, so it and the two new ones are
+    assert engine.context.n_computed - before == 3
+    assert engine.end(2).timings.cache_n == len(history) - 1
+
+
+def test_the_same_prompt_again_computes_one_token():
+    engine = FakeEngine()
+    engine.submit(1, A, n=1)
+    engine.run()
+    before = engine.context.n_computed
+    engine.submit(2, A, n=1)
+    engine.run()
+    assert engine.context.n_computed - before == 1
+
+
+def test_no_reuse_when_the_request_says_so():
+    engine = FakeEngine()
+    engine.submit(1, A, n=1)
+    engine.run()
+    engine.submit(2, A, n=1, cache_prompt=False)
+    engine.run()
+    assert engine.end(2).timings.cache_n == 0
+
+
+def test_a_running_sequence_lends_its_prefix():
+    engine = FakeEngine()
+    engine.submit(1, A, n=50)
+    while not engine.tokens(1):
+        engine.step()
+    engine.submit(2, [*A, 9], n=2)
+    engine.run()
+    assert engine.end(2).timings.cache_n == len(A)
+    assert engine.tokens(1) == expected_tokens(A, 50)
+    assert engine.tokens(2) == expected_tokens([*A, 9], 2)
+
+
+def test_a_cancelled_read_resumes_at_the_unfinished_step():
+    engine = FakeEngine(quantum_ms=20)
+    prompt = [1 + i % 49 for i in range(200)]
+    engine.submit(1, prompt, n=4)
+    for _ in range(3):
+        engine.step()
+    read = engine.context.n_computed
+    assert 0 < read < len(prompt)
+    engine.cancel(1)
+    assert engine.core.idle
+    engine.submit(2, prompt, n=4)
+    engine.run()
+    assert engine.end(2).timings.cache_n == read
+    assert engine.tokens(2) == expected_tokens(prompt, 4)
+
+
+def test_cancelling_one_leaves_the_others_alone():
+    engine = FakeEngine()
+    engine.submit(1, A, n=30)
+    engine.submit(2, B, n=30)
+    engine.step()
+    engine.step()
+    engine.cancel(1)
+    engine.cancel(1)  # twice is harmless
+    engine.run()
+    assert engine.tokens(2) == expected_tokens(B, 30)
+    assert not isinstance(engine.of(1)[-1], Done)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("park_bytes", [1 << 20, 0])
+def test_short_of_cells_the_youngest_waits_and_nobody_fails(recurrent, park_bytes):
+    engine = FakeEngine(n_ctx=100, recurrent=recurrent, park_bytes=park_bytes)
+    for i, prompt in enumerate((A, B, [3, *A])):
+        engine.submit(i, prompt, n=40)
+    engine.run()
+    for i, prompt in enumerate((A, B, [3, *A])):
+        assert engine.tokens(i) == expected_tokens(prompt, 40)
+        assert isinstance(engine.end(i), Done)
+    assert engine.lot.used_bytes == 0
+
+
+def test_parking_computes_nothing_twice():
+    engine = FakeEngine(n_ctx=100)
+    prompts = (A, B, [3, *A])
+    for i, prompt in enumerate(prompts):
+        engine.submit(i, prompt, n=40, cache_prompt=False)
+    engine.run()
+    assert engine.context.n_computed == sum(len(p) + 39 for p in prompts)
+
+
+def test_a_request_cancelled_while_parked_leaves_nothing_behind():
+    engine = FakeEngine(n_ctx=80)
+    engine.submit(1, A, n=45)
+    engine.submit(2, B, n=45)
+    while not engine.scheduler.parked():
+        engine.step()
+    assert engine.lot.used_bytes > 0
+    engine.cancel(2)
+    assert engine.lot.used_bytes == 0
+    engine.run()
+    assert engine.tokens(1) == expected_tokens(A, 45)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("code", [2, -2, -3, -1])
+def test_after_a_failed_step_all_go_on_with_the_same_text(recurrent, code):
+    engine = FakeEngine(recurrent=recurrent)
+    engine.submit(1, A, n=10)
+    engine.submit(2, B, n=10)
+    for _ in range(4):
+        engine.step()
+    engine.context.codes.extend([code])
+    engine.run()
+    assert engine.tokens(1) == expected_tokens(A, 10)
+    assert engine.tokens(2) == expected_tokens(B, 10)
+
+
+@pytest.mark.parametrize("code", [2, -2, -3, -1])
+def test_a_request_that_can_not_be_computed_fails_alone(code):
+    engine = FakeEngine()
+    poison = [48, *A]
+    engine.context.poison = lambda batch: code if any(t == 48 for _, t, _, _ in batch.rows) else 0
+    engine.submit(1, A, n=12)
+    engine.submit(2, poison, n=12)
+    engine.submit(3, B, n=12)
+    engine.run()
+    failed = engine.end(2)
+    assert isinstance(failed, Failed) and failed.code == 500
+    good = [r for r in (1, 3) if 48 not in expected_tokens(A if r == 1 else B, 12)]
+    assert good
+    for r in good:
+        assert engine.tokens(r) == expected_tokens(A if r == 1 else B, 12)
+
+
+def test_a_sampler_that_fails_fails_its_request_alone():
+    engine = FakeEngine()
+    engine.submit(1, A, n=10)
+    engine.submit(2, B, n=10, fails_at=3)
+    engine.run()
+    failed = engine.end(2)
+    assert isinstance(failed, Failed) and failed.message == "grammar broke"
+    assert engine.tokens(1) == expected_tokens(A, 10)
+
+
+def test_choices_of_one_prompt_share_it():
+    engine = FakeEngine()
+    engine.submit(1, A, n=5)
+    engine.submit(2, A, n=5, fork_of=1)
+    engine.submit(3, A, n=5, fork_of=1)
+    engine.run()
+    assert [engine.end(i).timings.cache_n for i in (1, 2, 3)] == [0, len(A) - 1, len(A) - 1]
+
+
+def test_progress_falls_on_batch_borders_and_ends_with_the_prompt():
+    engine = FakeEngine(quantum_ms=10)
+    prompt = [1 + i % 49 for i in range(150)]
+    engine.submit(1, prompt, n=1, return_progress=True)
+    engine.run()
+    processed = [e.processed for e in engine.of(1) if isinstance(e, Progress)]
+    assert processed == [0, 64, 128, 150]
+
+
+def test_a_prompt_that_fills_the_context_is_refused_before_anything_is_computed():
+    engine = FakeEngine(n_ctx_slot=20)
+    engine.submit(1, A, n=1)
+    failed = engine.end(1)
+    assert isinstance(failed, Failed) and failed.error_type == "exceed_context_size_error"
+    assert engine.core.idle and engine.context.n_computed == 0
+
+
+def test_generation_ends_truncated_when_the_context_is_full():
+    engine = FakeEngine(n_ctx_slot=40)
+    engine.submit(1, A, n=-1)
+    engine.run()
+    done = engine.end(1)
+    assert isinstance(done, Done) and done.truncated and done.stop is StopReason.LIMIT
+    assert done.n_tokens_cached + 1 == 40
+
+
+def test_slots_show_who_holds_them():
+    engine = FakeEngine(n_rows=2)
+    engine.submit(1, A, n=10, settings=b'{"seed":7}')
+    engine.step()
+    engine.core.slots(5)
+    slots = engine.core.events.pop()
+    busy = [s for s in slots.slots if s["is_processing"]]
+    assert len(slots.slots) == 2 and len(busy) == 1
+    assert busy[0]["id_task"] == 1 and busy[0]["params"] == {"seed": 7}
+
+
+def test_metrics_count_each_token_once():
+    engine = FakeEngine()
+    engine.submit(1, A, n=5)
+    engine.run()
+    engine.submit(2, A, n=5)
+    engine.run()
+    engine.core.get_metrics(1, True)
+    values = engine.core.events.pop().values
+    assert values["prompt_tokens_total"] == len(A) + 1
+    assert values["prompt_tokens_cached_total"] == len(A) - 1
+    assert values["tokens_predicted_total"] == 10
+    assert values["requests_processing"] == values["requests_deferred"] == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_happens_each_stream_is_a_prefix_of_the_models_text(data):
+    """Random arrivals, cancels, failures and shortage of cells and RAM."""
+    recurrent = data.draw(st.booleans())
+    engine = FakeEngine(
+        n_ctx=data.draw(st.integers(70, 300)),
+        n_rows=data.draw(st.integers(1, 5)),
+        n_batch=data.draw(st.sampled_from([1, 7, 64])),
+        recurrent=recurrent,
+        park_bytes=data.draw(st.sampled_from([0, 200, 1 << 20])),
+        n_seqs=data.draw(st.integers(5, 8)),
+        n_ctx_slot=70,
+        quantum_ms=data.draw(st.sampled_from([5, 500])),
+    )
+    prompts: dict[int, list[int]] = {}
+    cancelled = set()
+    for request_id in range(data.draw(st.integers(1, 8))):
+        shared = A[: data.draw(st.integers(0, len(A)))]
+        prompt = [*shared, *data.draw(st.lists(st.integers(1, 47), min_size=1, max_size=12))]
+        prompts[request_id] = prompt
+        engine.submit(request_id, prompt, n=data.draw(st.integers(1, 40)))
+        for _ in range(data.draw(st.integers(0, 6))):
+            if data.draw(st.integers(0, 9)) == 0:
+                engine.context.codes.append(data.draw(st.sampled_from([2, -2, -3])))
+            if not engine.core.idle:
+                engine.step()
+        if data.draw(st.integers(0, 4)) == 0:
+            victim = data.draw(st.sampled_from(sorted(prompts)))
+            if not any(isinstance(e, Done | Failed) for e in engine.of(victim)):
+                cancelled.add(victim)
+            engine.cancel(victim)
+    engine.context.codes.clear()
+    engine.run()
+    for request_id, prompt in prompts.items():
+        tokens = engine.tokens(request_id)
+        assert tokens == expected_tokens(prompt, len(tokens))
+        ends = [e for e in engine.of(request_id) if isinstance(e, Done | Failed)]
+        assert len(ends) == (request_id not in cancelled)
