@@ -132,9 +132,10 @@ _TABLE = {
         _window("llama_kv_cache_dsa_iswa"),
         # with one pool for several sequences the model computes dense attention, another result
         replace(_attention("llama_kv_cache_msa"), unified=False),
-        # has a stream per sequence whatever kv_unified says; then each is as long as the context
+        # each sequence has cells of its own whatever kv_unified says: with it, n_ctx for each
         replace(
             _hybrid("llama_kv_cache_dsv4"),
+            copy=Copy.NOTHING,
             shares_cells=False,
             cost_per_sequence=Cost.CONTEXT,
             unified=False,
@@ -175,10 +176,11 @@ def memory_class(name: str, *, unified: bool = True) -> MemoryClass:
             cost_per_sequence=Cost.CONTEXT,
         )
     elif not unified and row.has_cells:
-        # each sequence has its own cells; seq_cp copies all of them and aborts on anything less
+        # each sequence has its own cells; seq_cp aborts on anything but all of them, and copies
+        # only when the next batch comes: until then the copy must not be saved or restored
         row = replace(
             row,
-            copy=Copy.WHOLE,
+            copy=Copy.NOTHING,
             shares_cells=False,
             copy_pins_window=False,
             cost_per_sequence=Cost.CONTEXT,

@@ -141,14 +141,30 @@ def test_whole_copy_gives_both_sequences_the_state(name: str) -> None:
         assert_same(c.feed(NEXT, 0, len(HEAD)), expected)
 
 
-def test_whole_copy_works_without_a_common_pool(name: str) -> None:
-    assert row_of(name, unified=False).can_copy_whole
+@models_where(lambda row: row.has_cells)
+def test_copy_without_a_common_pool_is_not_there_before_the_next_batch(name: str) -> None:
+    assert row_of(name, unified=False).copy is Copy.NOTHING
     with RawContext(tiny_model(name), n_ctx=4 * 256, kv_unified=False) as c:
         expected = fresh(c)
         c.feed(HEAD)
         c.copy(0, 1)
+        too_early = c.save(1)
         assert_same(c.feed(NEXT, 1, len(HEAD)), expected)
-        assert_same(c.feed(NEXT, 0, len(HEAD)), expected)
+        c.clear()
+        assert c.restore(too_early, 1)
+        assert_other(c.feed(NEXT, 1, len(HEAD)), expected)
+
+
+@models_where(lambda row: row.can_copy_whole)
+def test_copy_in_a_common_pool_is_there_at_once(name: str) -> None:
+    with RawContext(tiny_model(name)) as c:
+        expected = fresh(c)
+        c.feed(HEAD)
+        c.copy(0, 1)
+        state = c.save(1)
+        c.clear()
+        assert c.restore(state, 1)
+        assert_same(c.feed(NEXT, 1, len(HEAD)), expected)
 
 
 @pytest.mark.parametrize("length", [61, 62, 63])
@@ -227,6 +243,21 @@ def test_partial_state_brings_back_what_no_cut_can(name: str) -> None:
         np.testing.assert_array_equal(c.feed(NEXT, start=len(HEAD)), expected)
 
 
+@models_where(lambda row: row.has_partial_state and row.can_copy_whole)
+def test_partial_state_turns_a_whole_copy_into_a_prefix_copy(name: str) -> None:
+    with RawContext(tiny_model(name)) as c:
+        expected = fresh(c)
+        c.feed(HEAD)
+        partial = c.save(0, PARTIAL)
+        c.feed(REST, start=len(HEAD))
+        later = c.save(0)
+        c.copy(0, 1)
+        assert c.restore(partial, 1, PARTIAL)
+        assert c.remove(1, len(HEAD))
+        assert_same(c.feed(NEXT, 1, len(HEAD)), expected)
+        assert c.save(0) == later
+
+
 @models_where(lambda row: row.has_cells)
 def test_batch_without_room_changes_nothing(name: str) -> None:
     with RawContext(tiny_model(name), n_ctx=256, n_batch=256) as c:
@@ -266,11 +297,11 @@ def test_unknown_class_is_used_for_whole_sequences_only() -> None:
     assert not memory_class("llama_kv_cache_of_tomorrow").can_copy_whole
 
 
-def test_without_a_common_pool_nothing_is_shared() -> None:
+def test_without_a_common_pool_nothing_is_copied_or_shared() -> None:
     for name in KNOWN_CLASSES:
         row = memory_class(name, unified=False)
         if row.has_cells:
-            assert row.copy is Copy.WHOLE
+            assert row.copy is Copy.NOTHING
             assert not row.shares_cells
             assert not row.copy_pins_window
             assert row.cost_per_sequence is Cost.CONTEXT
