@@ -69,12 +69,12 @@ class ResidentSet:
     # ---- choosing --------------------------------------------------------------------------------
 
     def place(self, tokens: Tokens, *, limit: int, usable: Usable | None = None) -> Placement:
-        """Where a prompt goes, reusing the longest usable prefix of at most `limit` tokens. Changes
-        nothing.
+        """Where a prompt goes, reusing the longest usable prefix; changes nothing.
 
-        Busy sequences are donors too. An idle one is taken over when that loses nothing or is the
-        only way, else its prefix is copied, so that both conversations stay. `usable` may veto a
-        prefix (None: all are valid). Raises AllSequencesBusy when no sequence can be written to.
+        At most `limit` tokens are reused. Busy sequences are donors too. An idle one is taken over
+        when that loses nothing or is the only way, else its prefix is copied, so that both
+        conversations stay. `usable` may veto a prefix (None: all are valid). Raises
+        AllSequencesBusy when no sequence can be written to.
         """
         for candidate in self._candidates(tokens, limit):
             if usable is None or usable(candidate.seq_id, candidate.reuse):
@@ -120,11 +120,12 @@ class ResidentSet:
         can_copy = self.traits.can_copy_whole if whole else self.traits.can_copy_prefix
         if c.lossless and can_take_over:
             return Placement(c.seq_id, c.reuse)
-        if can_copy:
-            seq_id, evict = self._fresh(keep=c.seq_id)
-            if seq_id is not None:
-                return Placement(seq_id, c.reuse, c.seq_id, evict)
-        return Placement(c.seq_id, c.reuse) if can_take_over else None
+        seq_id, evict = self._fresh(keep=c.seq_id)
+        if can_copy and seq_id is not None:
+            return Placement(seq_id, c.reuse, c.seq_id, evict)
+        # cutting loses a tail: not for a few tokens in common while there is another way
+        worth_it = seq_id is None or 2 * c.reuse >= len(resident.tokens)
+        return Placement(c.seq_id, c.reuse) if can_take_over and worth_it else None
 
     def _fresh(self, keep: int | None) -> tuple[int | None, tuple[int, ...]]:
         """A sequence id to start from nothing, and what must be forgotten for that; not `keep`."""
