@@ -72,6 +72,7 @@ class LoadedEngine:
             traits=_traits(memory),
             window_rule=_window_rule(memory, model.n_swa),
             survives_failed_step=memory.survives_failed_step,
+            copy_pins_window=memory.copy_pins_window,
         )
         limits = Limits(n_rows=c.n_parallel, n_batch=context.n_batch, n_ubatch=context.n_ubatch)
         budget = QuantumBudget(context.n_batch, context.n_ubatch, config.prefill_quantum_ms)
@@ -139,10 +140,12 @@ def _make_context(model: Model, config: ContextConfig) -> tuple[Context, MemoryC
 
 
 def _traits(memory: MemoryClass) -> PrefixTraits:
+    # with a pool of cells for each sequence llama.cpp copies at the next decode only, whole contexts
+    can_copy = memory.cost_per_sequence is not Cost.CONTEXT
     return PrefixTraits(
         can_cut=memory.can_cut,
-        can_copy_prefix=memory.can_copy_prefix,
-        can_copy_whole=memory.can_copy_whole,
+        can_copy_prefix=can_copy and memory.can_copy_prefix,
+        can_copy_whole=can_copy and memory.can_copy_whole,
         every_prefix=memory.cut is Cut.ANYWHERE,
     )
 

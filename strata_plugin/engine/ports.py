@@ -41,6 +41,9 @@ class ContextPort(Protocol):
     def copy(self, source: int, target: int, n: int | None = None) -> None:
         """Share the first n tokens (None: all) of `source` with the empty `target`."""
 
+    def own_window(self, seq_id: int) -> None:
+        """Give a copied sequence window cells of its own; shared ones would never be freed."""
+
     def position_range(self, seq_id: int) -> tuple[int, int]:
         """Smallest and largest position held; (-1, -1) when empty."""
 

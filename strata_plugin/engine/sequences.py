@@ -29,12 +29,14 @@ class Sequences:
         traits: PrefixTraits,
         window_rule: WindowRule | None = None,
         survives_failed_step: bool = True,
+        copy_pins_window: bool = False,
     ) -> None:
         self._context = context
         self._lot = lot
         self._resident = ResidentSet(n_seqs, traits)
         self._window_rule = window_rule
         self._survives_failed_step = survives_failed_step
+        self._copy_pins_window = copy_pins_window
 
     # -- a request's sequence --------------------------------------------------------------------
 
@@ -50,6 +52,8 @@ class Sequences:
         if placement.source is not None:
             whole = reuse == self._resident.n_tokens(placement.source)
             self._context.copy(placement.source, seq_id, None if whole else reuse)
+            if self._copy_pins_window:
+                self._context.own_window(seq_id)
             if self._context.position_range(seq_id)[1] != reuse - 1:  # the memory refused
                 self._context.remove(seq_id)
                 reuse = 0
@@ -73,10 +77,13 @@ class Sequences:
         Returns how many it holds now: `n`, or 0 where this memory can't be cut, or claims to hold
         what it failed to compute.
         """
-        if not self._survives_failed_step:
+        context = self._context
+        if not self._survives_failed_step or (
+            context.position_range(seq_id)[1] >= n and not context.remove(seq_id, n)
+        ):
             n = 0
-        elif self._context.position_range(seq_id)[1] >= n and not self._context.remove(seq_id, n):
-            n = 0
+        elif self._window_rule and not self._window_rule(context.position_range(seq_id)[0], n):
+            n = 0  # the step had let go of what is in the window of token n
         if n == 0:
             self._context.remove(seq_id)
         self._resident.truncate(seq_id, n)

@@ -41,6 +41,8 @@ DECODE_NO_ROOM = 1
 DECODE_ABORTED = 2
 DECODE_INVALID = -1
 
+_STATE_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: what no cut can bring back
+
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
 
@@ -146,6 +148,7 @@ class Context:
         self.n_batch = int(llama.llama_n_batch(self.handle))
         self.n_ubatch = int(llama.llama_n_ubatch(self.handle))
         self.n_seq_max = n_seq_max
+        self.kv_unified = kv_unified
         self.threads = threads
         self._memory: Any = llama.llama_get_memory(self.handle)
         self._pools: ThreadPools | None = ThreadPools(self.handle, threads, batch_threads)
@@ -225,26 +228,35 @@ class Context:
             int(llama.llama_memory_seq_pos_max(self._memory, seq_id)),
         )
 
-    def state_size(self, seq_id: int) -> int:
-        """Bytes that `save_state` needs."""
-        return int(llama.llama_state_seq_get_size_ext(self.handle, seq_id, 0))
+    def own_window(self, seq_id: int) -> None:
+        """Give a copied sequence cells of its own in the sliding-window cache.
 
-    def save_state(self, seq_id: int) -> bytearray:
+        Window cells that two sequences share are never freed (docs/memory.md). The rest stays
+        shared.
+        """
+        state = self.save_state(seq_id, _STATE_PARTIAL)
+        if not self.load_state(seq_id, state, _STATE_PARTIAL):
+            self.remove(seq_id)
+
+    def state_size(self, seq_id: int, flags: int = 0) -> int:
+        """Bytes that `save_state` needs."""
+        return int(llama.llama_state_seq_get_size_ext(self.handle, seq_id, flags))
+
+    def save_state(self, seq_id: int, flags: int = 0) -> bytearray:
         """The whole state of a sequence."""
-        size = self.state_size(seq_id)
+        size = self.state_size(seq_id, flags)
         data = bytearray(size)
         buffer = (ctypes.c_uint8 * size).from_buffer(data)
-        written = llama.llama_state_seq_get_data_ext(self.handle, buffer, size, seq_id, 0)
+        written = llama.llama_state_seq_get_data_ext(self.handle, buffer, size, seq_id, flags)
         if written != size:
             raise ContextError(f"saving sequence {seq_id}: {written} of {size} bytes")
         return data
 
-    def load_state(self, seq_id: int, data: bytearray) -> bool:
+    def load_state(self, seq_id: int, data: bytearray, flags: int = 0) -> bool:
         """Replace a sequence by a saved state; False when there is no room for it."""
-        buffer = (ctypes.c_uint8 * len(data)).from_buffer(data)
-        return bool(
-            llama.llama_state_seq_set_data_ext(self.handle, buffer, len(data), seq_id, 0)
-        )
+        n = len(data)
+        buffer = (ctypes.c_uint8 * n).from_buffer(data)
+        return bool(llama.llama_state_seq_set_data_ext(self.handle, buffer, n, seq_id, flags))
 
 
 def default_threads(config: ContextConfig) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 // Replays batches on plain llama.cpp and writes the logits of every output row: the reference that the
 // engine is compared with. Shares no code with it.
 //
-// usage: reference MODEL N_CTX N_BATCH N_UBATCH N_SEQ_MAX N_THREADS N_VOCAB < steps > logits
+// usage: reference MODEL N_CTX N_BATCH N_UBATCH N_SEQ_MAX N_THREADS N_VOCAB KV_UNIFIED < steps > logits
 // steps, binary int32: n_tokens, then n_tokens x (token, position, sequence, output); also
 //   -1 sequence start: drop positions from `start` on; -2 source target n: share a prefix
 // logits, binary float32: n_vocab values for each output row, in order
@@ -22,7 +22,7 @@ static int read_int(int32_t * value) {
 }
 
 int main(int argc, char ** argv) {
-    if (argc != 8) {
+    if (argc != 9) {
         return 2;
     }
     llama_log_set(quiet, NULL);
@@ -36,7 +36,7 @@ int main(int argc, char ** argv) {
     params.n_outputs_max   = params.n_seq_max;
     params.n_threads       = atoi(argv[6]);
     params.n_threads_batch = params.n_threads;
-    params.kv_unified      = true;
+    params.kv_unified      = atoi(argv[8]) != 0;
     const size_t n_vocab   = atoi(argv[7]);
     struct llama_context * ctx = model ? llama_init_from_model(model, params) : NULL;
     if (!ctx) {

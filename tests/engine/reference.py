@@ -79,7 +79,7 @@ class Recorder:
         context, model = self.engine.context, self.engine.model
         arguments = (
             self.path, context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max,
-            context.threads, model.n_vocab,
+            context.threads, model.n_vocab, int(context.kv_unified),
         )  # fmt: skip
         result = subprocess.run(
             [str(reference_program()), *map(str, arguments)],

@@ -145,6 +145,9 @@ class FakeContext:
         self.tokens[target] = self.tokens[source][:n]
         self.cells[target] = self.cells[source][:n]
 
+    def own_window(self, seq_id: int) -> None:
+        raise AssertionError("this fake has no window")
+
     def position_range(self, seq_id: int) -> tuple[int, int]:
         n = len(self.tokens.get(seq_id, []))
         return (0, n - 1) if n else (-1, -1)
