@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from .api import admin, native, openai
+from strata_plugin.engine.client import EngineGone
+
+from .api import absent, admin, native, openai
 from .errors import JSON_TYPE, NOT_FOUND, ApiError
 from .gate import Gate
 from .service import Service
 from .ui import page
-
-log = logging.getLogger("strata.http")
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -38,13 +36,14 @@ def create_api(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     router = APIRouter(prefix=prefix)
-    for module in (admin, native, openai):
+    for module in (admin, native, openai, absent):
         module.add_routes(router, service)
     if service.settings.ui:
         page.add_routes(router)
     app.include_router(router)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(EngineGone, _engine_gone)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
     return app
@@ -69,10 +68,14 @@ async def _http_error(_: Request, error: Exception) -> Response:
     return error_response(other)
 
 
+async def _engine_gone(_: Request, error: Exception) -> Response:
+    return error_response(ApiError(str(error), "unavailable_error"))
+
+
 async def _gone(_: Request, __: Exception) -> Response:
     return Response(status_code=499)  # nobody reads it
 
 
-async def _bug(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+async def _bug(_: Request, __: Exception) -> Response:
+    # uvicorn logs the traceback: Starlette raises the exception again after this
     return error_response(ApiError("Internal server error", "server_error"))

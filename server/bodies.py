@@ -68,7 +68,7 @@ async def _form_as_json(headers: Headers, body: bytes) -> bytes:
         yield b""
 
     try:
-        form = await MultiPartParser(headers, chunks()).parse()
+        form = await MultiPartParser(headers, chunks(), max_part_size=MAX_BYTES).parse()
     except (MultiPartException, KeyError) as error:
         raise ApiError(f"Malformed multipart/form-data body: {error}") from error
     fields: dict[str, str | list[str]] = {}

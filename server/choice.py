@@ -81,15 +81,17 @@ class Choice:
         run: list[Token] = []
         for event in events:
             if isinstance(event, Token):
+                if run and not (merge and not self._first):
+                    out.append(self._chunk(run))
+                    run = []
                 self.n_decoded = event.n_decoded
-                if not event.visible:
+                if event.visible:
+                    run.append(event)
+                else:
                     self._unsent.append(event.token)
-                    continue
-                run.append(event)
-                if merge and not self._first:
-                    continue
+                continue
             if run:
-                out.append(self._chunk(run))
+                out.append(self._chunk(run, event if isinstance(event, Done) else None))
                 run = []
             if isinstance(event, Started):
                 self.n_cached = event.n_cached
@@ -102,9 +104,11 @@ class Choice:
             out.append(self._chunk(run))
         return b"".join(out)
 
-    def _chunk(self, run: Sequence[Token]) -> bytes:
+    def _chunk(self, run: Sequence[Token], end: Done | None = None) -> bytes:
         last = run[-1]
         timings = last.timings if self.wanted.timings else None
+        if end is not None and end.stop == StopReason.WORD:
+            timings = end.timings  # llama-server knows by now that the answer has ended
         tokens = [*self._unsent, *(t.token for t in run)]
         self._unsent = []
         # llama-server's chat dialect opens the message when n_decoded is 1, and sends nothing for a

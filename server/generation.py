@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from strata_plugin.engine.messages import Submit
+from strata_plugin.engine.client import EngineGone
+from strata_plugin.engine.messages import Done, StopReason, Submit, Timings
 
 from .choice import Choice, Wanted
 from .errors import ApiError, context_exceeded, prompt_limit_exceeded
-from .ports import Kind, PreparedPort, StreamPort
+from .ports import Event, Kind, PreparedPort, StreamPort
 
 if TYPE_CHECKING:
     from .service import Service
 
 log = logging.getLogger("strata.requests")
 
+NO_TIME = Timings(prompt_n=0, cache_n=0, prompt_ms=0, predicted_n=0, predicted_ms=0, queue_ms=0)
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's LLAMA_DEFAULT_SEED
 
 
@@ -92,8 +94,10 @@ async def open_generation(service: Service, kind: Kind, body: bytes) -> Generati
     try:
         for number, prompt in enumerate(prompts):
             _submit_prompt(service, generation, number, prompt)
-    except BaseException:
+    except BaseException as error:
         generation.close("not queued")
+        if isinstance(error, EngineGone):
+            raise ApiError(str(error), "unavailable_error") from None
         raise
     return generation
 
@@ -123,6 +127,9 @@ def _submit_prompt(service: Service, generation: Generation, number: int, prompt
         generation.choices.append(
             Choice(reply, len(prompt), generation.wanted, service.count_tokens)
         )
+        if not len(prompt):  # as llama-server: an empty answer, no row is needed
+            generation.streams.append(EndedStream(request_id))
+            continue
         generation.streams.append(
             service.engine.submit(
                 Submit(
@@ -145,6 +152,36 @@ def _submit_prompt(service: Service, generation: Generation, number: int, prompt
             )
         )
         first_id = request_id if child == 0 else first_id
+
+
+class EndedStream:
+    """The events of an answer that is empty from the start."""
+
+    def __init__(self, request_id: int):
+        self._events: list[Event] = [
+            Done(
+                request_id=request_id,
+                id_slot=-1,
+                stop=StopReason.NONE,
+                stopping_word="",
+                truncated=False,
+                has_new_line=False,
+                n_tokens_cached=0,
+                text=b"",
+                timings=NO_TIME,
+            )
+        ]
+
+    async def next(self, timeout: float | None) -> Event | None:
+        """The only event, then None."""
+        return self.next_nowait()
+
+    def next_nowait(self) -> Event | None:
+        """The only event, then None."""
+        return self._events.pop() if self._events else None
+
+    def cancel(self) -> None:
+        """Nothing runs."""
 
 
 def _reseeded(sampling: bytes, info: dict[str, Any], child: int) -> bytes:

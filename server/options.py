@@ -126,6 +126,7 @@ def frontend_config(parsed: Parsed, settings: ServerSettings) -> dict[str, Any]:
         kwargs["enable_thinking"] = bool(parsed["reasoning"])
     if parsed["reasoning_effort"] != "default":
         kwargs["reasoning_effort"] = parsed["reasoning_effort"]
+    formats = "reasoning_format" in parsed.given  # llama.cpp's own default is not one of the names
     return {
         "model_name": settings.model_name,
         "n_parallel": context_sizes(parsed)[0],
@@ -142,7 +143,7 @@ def frontend_config(parsed: Parsed, settings: ServerSettings) -> dict[str, Any]:
         "chat_template": _chat_template(parsed),
         "use_jinja": parsed["jinja"],
         "prefill_assistant": parsed["prefill_assistant"],
-        "reasoning_format": parsed["reasoning_format"],
+        **({"reasoning_format": parsed["reasoning_format"]} if formats else {}),
         "reasoning": parsed["reasoning"],
         "reasoning_budget": parsed["reasoning_budget"],
         "reasoning_budget_message": parsed["reasoning_budget_message"],

@@ -100,6 +100,9 @@ def as_api_error(error: Exception) -> ApiError:
     error_type = getattr(error, "type", None)
     if isinstance(error, ApiError):
         return error
-    if isinstance(message, str) and isinstance(error_type, str):
-        return ApiError(message, error_type)
-    raise error
+    if not isinstance(message, str) or not isinstance(error_type, str):
+        raise error
+    if message.startswith("[json.exception."):
+        # llama-server answers 500, on which clients try again; the fault is in what they sent
+        error_type = "invalid_request_error"
+    return ApiError(message, error_type)

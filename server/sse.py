@@ -79,12 +79,10 @@ class EventStream(Response):
         while choice.done is None:
             events = await self._gather(stream, pacer.hold)
             failure = events.pop() if isinstance(events[-1], Failed) else None
-            began, calls = time.perf_counter(), choice.calls
             if pacer.expensive:
-                data = await self.service.beside(choice.pieces, events, True)
+                data = await self.service.beside(pacer.pieces, choice, events, True)
             else:
-                data = choice.pieces(events)
-            pacer.measured(time.perf_counter() - began, choice.calls - calls)
+                data = pacer.pieces(choice, events, False)
             if data:
                 await self._emit(data)
             if isinstance(failure, Failed):
