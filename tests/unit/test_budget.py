@@ -73,6 +73,14 @@ def test_steps_do_not_shrink_where_that_saves_no_time() -> None:
     assert max(sizes) == 512
 
 
+def test_smaller_steps_are_tried_again_after_the_cost_of_a_pass_has_gone() -> None:
+    """Steps of 512 take as long as ever, but now it is the tokens: a quarter would do."""
+    budget = QuantumBudget(2048, 512, 500.0)
+    run(budget, lambda n: 2000 * passes(n) + 0.1 * n, n_steps=10)
+    assert budget.step_tokens(N_ROWS) == 512
+    assert run(budget, lambda n: n * 4.0, n_steps=60)[-1] < 140
+
+
 @pytest.mark.parametrize("outlier", [0.01, 100.0])
 def test_a_single_outlier_changes_little(outlier: float) -> None:
     budget = QuantumBudget(2048, 512, 500.0)
@@ -89,6 +97,14 @@ def test_a_lasting_change_is_followed_within_few_steps(factor: float) -> None:
     sizes = run(budget, lambda n: n / (1.2 * factor), n_steps=6)
     expected = {0.1: 56, 10.0: 2048}[factor]
     assert sizes[-1] == expected
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_slight_lasting_change_is_followed_too(factor: float) -> None:
+    budget = QuantumBudget(2048, 512, 500.0)
+    run(budget, lambda n: n / 0.4, n_steps=100)
+    sizes = run(budget, lambda n: n / (0.4 * factor), n_steps=20)
+    assert sizes[-1] == pytest.approx(200 * factor, rel=0.15)
 
 
 def test_depth_that_slows_steps_down_is_followed() -> None:

@@ -67,6 +67,8 @@ def test_the_longest_common_prefix_wins() -> None:
 def test_of_equal_prefixes_that_is_taken_which_costs_nothing() -> None:
     held = resident({0: "abcx", 1: "abc", 2: "abcy"})
     assert place(held, "abcdef") == Placement(1, 3)
+    held = resident({0: "abc"}, busy={1: "abc"})
+    assert place(held, "abcdef") == Placement(0, 3)
 
 
 def test_no_more_than_the_limit_is_reused() -> None:
@@ -291,12 +293,13 @@ def test_the_common_prefix_is_exact_around_chunk_borders(n: int) -> None:
     assert held.place(a, limit=n + 2).reuse == n
 
 
-def test_a_buffer_grows_without_losing_tokens() -> None:
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_a_buffer_grows_without_losing_tokens(n: int) -> None:
     buffer = TokenBuffer(tok())
     for i in range(1000):
-        buffer.extend(tok(i, -i))
-    assert len(buffer) == 2000
-    assert buffer.view().tolist() == [x for i in range(1000) for x in (i, -i)]
+        buffer.extend(np.full(n, i, dtype=np.int32))
+        assert len(buffer) == (i + 1) * n
+    assert buffer.view().tolist() == [i for i in range(1000) for _ in range(n)]
 
 
 def test_the_integrity_check_finds_a_wrong_cover() -> None:

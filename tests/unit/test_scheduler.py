@@ -128,6 +128,16 @@ def test_batches_smaller_than_the_rows_serve_everybody_in_turn(n_batch: int) -> 
     assert len(engine.finished) == 4
 
 
+@pytest.mark.parametrize("n_batch", [1, 2, 3])
+def test_the_oldest_do_not_keep_a_small_batch_for_themselves(n_batch: int) -> None:
+    engine = FakeEngine(make_scheduler(n_rows=4, n_batch=n_batch, n_ubatch=1), budget=n_batch)
+    for _ in range(4):
+        engine.submit(n_prompt=6, n_predict=1000)
+    for _ in range(60):
+        engine.step()
+    assert all(job.computed >= 6 for job in engine.jobs.values())
+
+
 def test_what_the_budget_learns_from_counts_prompt_tokens_and_rows_apart() -> None:
     budget = FixedBudget(64)
     scheduler = Scheduler(Limits(2, 64, 64), budget)
@@ -292,6 +302,21 @@ def test_tokens_lost_from_the_cache_are_read_again_but_not_sampled_again() -> No
     assert scheduler.request(1).stage is Stage.READING
     assert step(scheduler).pieces == (RowPiece(1, 3, 11),)
     assert scheduler.request(1).known == 15
+
+
+def test_several_tokens_after_the_prompt_are_computed_in_one_piece() -> None:
+    scheduler = make_scheduler()
+    scheduler.submit(1, n_prompt=10, arrival=0.0)
+    admit_all(scheduler)
+    plan = scheduler.plan()
+    assert plan is not None
+    scheduler.complete(plan, 1.0)
+    scheduler.sampled(1, 4)
+    assert scheduler.plan() == StepPlan(PLAIN, (RowPiece(1, 10, 4),))
+    with pytest.raises(ValueError, match="4 tokens to compute first"):
+        scheduler.sampled(1, 0)
+    step(scheduler)
+    assert step(scheduler).pieces == (RowPiece(1, 14, 1),)
 
 
 def test_going_forward_or_to_where_nothing_is_left_to_compute_is_refused() -> None:
