@@ -13,6 +13,7 @@ from typing import Protocol
 
 MIN_PROMPT_SHARE = 16  # prompt tokens a step takes even where the rows alone use up the budget
 ALIGNMENT = 8  # kernels work on tiles of at least this many tokens
+_GROWTH = 1.5  # most that steps of less than a micro-batch grow by at once
 _SHORTEST_MS = 1e-3  # below that clocks say nothing
 
 
@@ -47,7 +48,7 @@ class StepTime:
     to the tokens. A step far off counts for little, but several in a row are a new truth.
     """
 
-    _DECAY = 0.85  # weight of a step against the one after it
+    _DECAY = 0.8  # weight of a step against the one after it
     _FAR_OFF = 3.0  # times slower or quicker than expected; a step farther off counts as this much
     _TRUSTED = 3  # steps after which the fit is good enough to call another one far off
     _NEW_TRUTH = (
@@ -121,6 +122,7 @@ class QuantumBudget:
         self._n_ubatch = min(n_ubatch, n_batch)
         self._quantum_ms = quantum_ms
         self._time = StepTime()
+        self._size = self._n_ubatch
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -131,7 +133,7 @@ class QuantumBudget:
 
     def step_tokens(self, n_rows: int) -> int:
         """Tokens of a step, rows included: at least a minimal prompt share, at most `n_batch`."""
-        return min(max(self._fitting(), n_rows + MIN_PROMPT_SHARE), self._n_batch)
+        return min(max(self._size, n_rows + MIN_PROMPT_SHARE), self._n_batch)
 
     def step_budget(self, n_rows: int) -> StepBudget:
         """Budget of a step that holds prompt tokens beside `n_rows` decoding rows."""
@@ -144,11 +146,14 @@ class QuantumBudget:
         n_tokens = n_prompt_tokens + n_rows
         passes = -(-n_tokens // self._n_ubatch)
         self._time.observe(passes, n_tokens, max(elapsed_ms, _SHORTEST_MS))
+        size = self._fitting()
+        if size <= self._n_ubatch:
+            # while the machine slows down, smaller steps look no quicker: don't leap at that
+            size = min(size, max(int(self._size * _GROWTH), MIN_PROMPT_SHARE))
+        self._size = size if size >= self._n_ubatch else size // ALIGNMENT * ALIGNMENT
 
     def _fitting(self) -> int:
         """Tokens that fit the quantum: whole micro-batches, or a part of one."""
-        if not self._time.n_observed:
-            return self._n_ubatch
         # tokens that do not fill a micro-batch cost nearly as much as one that is full
         full_passes = int(self._quantum_ms / self._time.predict(1, self._n_ubatch))
         if full_passes:
@@ -157,4 +162,4 @@ class QuantumBudget:
         time = max(self._quantum_ms, 2 * per_pass) - per_pass
         if time >= per_token * self._n_ubatch:
             return self._n_ubatch
-        return int(time / per_token) // ALIGNMENT * ALIGNMENT
+        return int(time / per_token)

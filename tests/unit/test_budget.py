@@ -99,12 +99,16 @@ def test_a_lasting_change_is_followed_within_few_steps(factor: float) -> None:
     assert sizes[-1] == expected
 
 
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_slight_lasting_change_is_followed_too(factor: float) -> None:
+@pytest.mark.parametrize("factor", [0.5, 0.7, 1.5, 2.0])
+@pytest.mark.parametrize("tokens_per_ms", [0.2, 0.4])
+def test_a_slight_lasting_change_is_followed_without_leaps(
+    factor: float, tokens_per_ms: float
+) -> None:
     budget = QuantumBudget(2048, 512, 500.0)
-    run(budget, lambda n: n / 0.4, n_steps=100)
-    sizes = run(budget, lambda n: n / (0.4 * factor), n_steps=20)
-    assert sizes[-1] == pytest.approx(200 * factor, rel=0.15)
+    run(budget, lambda n: n / tokens_per_ms, n_steps=100)
+    sizes = run(budget, lambda n: n / tokens_per_ms / factor, n_steps=25)
+    assert sizes[-1] == pytest.approx(500 * tokens_per_ms * factor, rel=0.15)
+    assert max(sizes) <= 1.5 * 500 * tokens_per_ms * max(1.0, factor)
 
 
 def test_depth_that_slows_steps_down_is_followed() -> None:
