@@ -128,5 +128,6 @@ def _unknown(name: str) -> str:
         return f"unexpected argument '{name}'; a model is given with -m"
     from difflib import get_close_matches
 
-    near = get_close_matches(name, BY_NAME, n=1, cutoff=0.7)
+    ours = [n for flag in AVAILABLE for n in flag.all_names]
+    near = get_close_matches(name, ours, n=1, cutoff=0.7) or get_close_matches(name, BY_NAME, n=1)
     return f"{name}: unknown flag" + (f"; did you mean {near[0]}?" if near else "")

@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from strata_plugin.engine.client import EngineGone
-from strata_plugin.engine.messages import Done, StopReason, Submit, Timings
 
 from .choice import Choice, Wanted
 from .errors import ApiError, context_exceeded, prompt_limit_exceeded
-from .ports import Event, Kind, PreparedPort, StreamPort
+from .ports import Kind, PreparedPort, StreamPort
+from .submission import EmptyAnswer, make_submit
 
 if TYPE_CHECKING:
     from .service import Service
 
 log = logging.getLogger("strata.requests")
-
-NO_TIME = Timings(prompt_n=0, cache_n=0, prompt_ms=0, predicted_n=0, predicted_ms=0, queue_ms=0)
-RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's LLAMA_DEFAULT_SEED
 
 
 class Generation:
@@ -43,6 +40,11 @@ class Generation:
         self._closed = False
         self._forget = service.live.discard
         service.live.add(self)
+
+    def add(self, choice: Choice, stream: StreamPort) -> None:
+        """One more choice, queued already."""
+        self.choices.append(choice)
+        self.streams.append(stream)
 
     def cancel(self) -> None:
         """Stop all choices that have not ended."""
@@ -116,82 +118,20 @@ def check_prompt(service: Service, prompt: Any) -> None:
 
 
 def _submit_prompt(service: Service, generation: Generation, number: int, prompt: Any) -> None:
-    info = generation.prepared.info
-    sampling = generation.prepared.sampling()
+    prepared = generation.prepared
     first_id: int | None = None
-    n_choices = int(info.get("n_cmpl", 1))
+    n_choices = int(prepared.info.get("n_cmpl", 1))
     for child in range(n_choices):
         request_id = service.engine.next_id()
-        index = number * n_choices + child
-        reply = generation.prepared.reply(number, index)
-        generation.choices.append(
-            Choice(reply, len(prompt), generation.wanted, service.count_tokens)
-        )
-        if not len(prompt):  # as llama-server: an empty answer, no row is needed
-            generation.streams.append(EndedStream(request_id))
-            continue
-        generation.streams.append(
-            service.engine.submit(
-                Submit(
-                    request_id=request_id,
-                    prompt=prompt.astype("<i4", copy=False).tobytes(),
-                    sampling=sampling if child == 0 else _reseeded(sampling, info, child),
-                    stop=tuple(info.get("stop", ())),
-                    n_predict=int(info.get("n_predict", -1)),
-                    n_indent=int(info.get("n_indent", 0)),
-                    t_max_predict_ms=int(info.get("t_max_predict_ms", -1)),
-                    n_probs=int(info.get("n_probs", 0)),
-                    post_sampling_probs=bool(info.get("post_sampling_probs", False)),
-                    cache_prompt=bool(info.get("cache_prompt", True)),
-                    return_progress=bool(info.get("return_progress", False)),
-                    id_slot=int(info.get("id_slot", -1)) if child == 0 else -1,
-                    fork_of=first_id,
-                    lora=tuple((int(a["id"]), float(a["scale"])) for a in info.get("lora", ())),
-                    settings=generation.prepared.settings(True),
-                )
-            )
-        )
+        reply = prepared.reply(number, number * n_choices + child)
+        choice = Choice(reply, len(prompt), generation.wanted, service.count_tokens)
+        if len(prompt):
+            request = make_submit(prepared, prompt, request_id, child, first_id)
+            stream: StreamPort = service.engine.submit(request)
+        else:  # as llama-server: an empty answer, which needs no row
+            stream = EmptyAnswer(request_id)
+        generation.add(choice, stream)
         first_id = request_id if child == 0 else first_id
-
-
-class EndedStream:
-    """The events of an answer that is empty from the start."""
-
-    def __init__(self, request_id: int):
-        self._events: list[Event] = [
-            Done(
-                request_id=request_id,
-                id_slot=-1,
-                stop=StopReason.NONE,
-                stopping_word="",
-                truncated=False,
-                has_new_line=False,
-                n_tokens_cached=0,
-                text=b"",
-                timings=NO_TIME,
-            )
-        ]
-
-    async def next(self, timeout: float | None) -> Event | None:
-        """The only event, then None."""
-        return self.next_nowait()
-
-    def next_nowait(self) -> Event | None:
-        """The only event, then None."""
-        return self._events.pop() if self._events else None
-
-    def cancel(self) -> None:
-        """Nothing runs."""
-
-
-def _reseeded(sampling: bytes, info: dict[str, Any], child: int) -> bytes:
-    """Sampling of a further choice: as in llama-server, its number is added to a given seed."""
-    seed = int(info.get("seed", RANDOM_SEED)) & RANDOM_SEED
-    if seed == RANDOM_SEED:
-        return sampling
-    fields = orjson.loads(sampling)
-    fields["seed"] = (seed + child) & RANDOM_SEED
-    return orjson.dumps(fields)
 
 
 def merge_values(kind: Kind, values: Sequence[bytes]) -> bytes:

@@ -1,0 +1,78 @@
+"""What is sent to the engine for one choice of one prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from strata_plugin.engine.messages import Done, StopReason, Submit, Timings
+
+from .ports import Event, PreparedPort
+
+NO_TIME = Timings(prompt_n=0, cache_n=0, prompt_ms=0, predicted_n=0, predicted_ms=0, queue_ms=0)
+RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's LLAMA_DEFAULT_SEED
+
+
+def make_submit(
+    prepared: PreparedPort, prompt: Any, request_id: int, child: int, fork_of: int | None
+) -> Submit:
+    """Choice number `child` of a prompt (int32 array); `fork_of` is the id of its choice 0."""
+    info, sampling = prepared.info, prepared.sampling()
+    return Submit(
+        request_id=request_id,
+        prompt=prompt.astype("<i4", copy=False).tobytes(),
+        sampling=sampling if child == 0 else _reseeded(sampling, info, child),
+        stop=tuple(info.get("stop", ())),
+        n_predict=int(info.get("n_predict", -1)),
+        n_indent=int(info.get("n_indent", 0)),
+        t_max_predict_ms=int(info.get("t_max_predict_ms", -1)),
+        n_probs=int(info.get("n_probs", 0)),
+        post_sampling_probs=bool(info.get("post_sampling_probs", False)),
+        cache_prompt=bool(info.get("cache_prompt", True)),
+        return_progress=bool(info.get("return_progress", False)),
+        id_slot=int(info.get("id_slot", -1)) if child == 0 else -1,
+        fork_of=fork_of,
+        lora=tuple((int(a["id"]), float(a["scale"])) for a in info.get("lora", ())),
+        settings=prepared.settings(True),
+    )
+
+
+def _reseeded(sampling: bytes, info: dict[str, Any], child: int) -> bytes:
+    """Sampling of a further choice: as in llama-server, its number is added to a given seed."""
+    seed = int(info.get("seed", RANDOM_SEED)) & RANDOM_SEED
+    if seed == RANDOM_SEED:
+        return sampling
+    fields = orjson.loads(sampling)
+    fields["seed"] = (seed + child) & RANDOM_SEED
+    return orjson.dumps(fields)
+
+
+class EmptyAnswer:
+    """The events of an answer that is empty from the start."""
+
+    def __init__(self, request_id: int):
+        self._events: list[Event] = [
+            Done(
+                request_id=request_id,
+                id_slot=-1,
+                stop=StopReason.NONE,
+                stopping_word="",
+                truncated=False,
+                has_new_line=False,
+                n_tokens_cached=0,
+                text=b"",
+                timings=NO_TIME,
+            )
+        ]
+
+    async def next(self, timeout: float | None) -> Event | None:
+        """The only event, then None."""
+        return self.next_nowait()
+
+    def next_nowait(self) -> Event | None:
+        """The only event, then None."""
+        return self._events.pop() if self._events else None
+
+    def cancel(self) -> None:
+        """Nothing runs."""
