@@ -108,6 +108,8 @@ class Life:
         http.should_exit = True
         patience = GRACE_S if self._engine.state is EngineState.READY else 0.1
         await asyncio.gather(serving, self._engine.stop(patience), return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
         return self._exit_code
 
     def _handle_signals(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -21,6 +22,14 @@ class Listener:
 
     socket: socket.socket
     url: str
+    path: str = ""  # of a UNIX socket
+
+    def close(self) -> None:
+        """Stop listening; a UNIX socket's file goes, too."""
+        self.socket.close()
+        if self.path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
 
 
 def bind_all(hosts: Sequence[str], port: int, reuse_port: bool) -> list[Listener]:
@@ -37,7 +46,7 @@ def bind_all(hosts: Sequence[str], port: int, reuse_port: bool) -> list[Listener
                 listeners.append(_bind_tcp(host, port, reuse_port, only_v6=len(tcp) > 1))
     except BaseException:
         for listener in listeners:
-            listener.socket.close()
+            listener.close()
         raise
     return listeners
 
@@ -74,7 +83,7 @@ def _bind_unix(path: str) -> Listener:
     except OSError as error:
         listener.close()
         raise AddressError(f"cannot listen on {path}: {error.strerror}") from None
-    return Listener(listener, f"unix://{path}")
+    return Listener(listener, f"unix://{path}", path)
 
 
 def _remove_stale(path: str) -> None:

@@ -1,0 +1,124 @@
+"""`python -m strata_server.docs [DIRECTORY]` writes docs/flags.md and docs/api.md from tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from strata_plugin.engine.client import EngineClient
+from strata_plugin.engine.config import EngineConfig
+from strata_plugin.runtime.config import ModelConfig
+
+from .api.absent import DISABLED, ROUTES
+from .app import create_api
+from .flag import Flag, Status
+from .flags import GROUPS
+from .flags_absent import ABSENT, REMOVED
+from .information import shown_default
+from .prometheus import COUNTERS, GAUGES
+from .service import Service
+from .settings import ServerSettings
+
+HEAD = "<!-- Written by `python -m strata_server.docs`; change the tables in server/ instead. -->\n"
+
+
+def flags_page() -> str:
+    """docs/flags.md."""
+    parts = [
+        HEAD,
+        "# Flags\n",
+        "Names, environment names and defaults are llama-server's. The command line wins over the "
+        "environment; a switch that can be turned off is also turned off by its environment name "
+        "with `LLAMA_ARG_NO_` in front.\n",
+    ]
+    for title, flags in GROUPS:
+        parts += [f"## {title}\n", "| flag | default | environment | |", "|---|---|---|---|"]
+        parts += [_flag_row(flag) for flag in flags]
+        parts.append("")
+    parts += [
+        "## Not available yet\n",
+        "These flags of llama-server are refused with a message that says so, unless their value "
+        "asks for what Strata does anyway.\n",
+        ", ".join(f"`{name}`" for flag in ABSENT for name in flag.names) + "\n",
+        "## Removed\n",
+        "llama-server has removed these; Strata names what to use instead.\n",
+        "| flag | |",
+        "|---|---|",
+        *(f"| {_names(flag)} | {flag.note} |" for flag in REMOVED),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _names(flag: Flag) -> str:
+    return ", ".join(f"`{name}`" for name in flag.all_names)
+
+
+def _flag_row(flag: Flag) -> str:
+    value = f" `{flag.metavar}`" if flag.metavar else ""
+    default = shown_default(flag)
+    mark = "Strata's own: " if flag.status is Status.OURS else ""
+    env = f"`{flag.env}`" if flag.env else ""
+    cells = (_names(flag) + value, default, env, mark + flag.help)
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def routes() -> list[tuple[str, str, str]]:
+    """Method, path and summary of each documented route."""
+    engine = EngineClient(EngineConfig(model=ModelConfig(path="")))  # never started
+    document = create_api(Service(ServerSettings(), engine)).openapi()
+    return [
+        (method.upper(), path, operation["summary"])
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    ]
+
+
+def api_page() -> str:
+    """docs/api.md."""
+    missing = [line for line in ROUTES.split("\n") if line]
+    parts = [
+        HEAD,
+        "# API\n",
+        "Requests and replies are llama-server's, field by field; `compat.md` lists what differs. "
+        "An OpenAPI document is at `/openapi.json`. All paths move below `--api-prefix`.\n",
+        "| method | path | |",
+        "|---|---|---|",
+        *(f"| {method} | `{path}` | {summary} |" for method, path, summary in routes()),
+        "| GET | `/`, `/index.html` | A page to chat with the model (`--no-ui` removes it) |",
+        "",
+        "## Not available yet\n",
+        "Answered with 501 and a message that says so.\n",
+        *(f"- `{line}`" for line in missing),
+        "",
+        "Disabled as in llama-server by default (403): "
+        + ", ".join(f"`{path}`" for path in DISABLED)
+        + ".\n",
+        "## Metrics\n",
+        "`GET /metrics` (with `--metrics`), in Prometheus' text format. Further values of the "
+        "engine appear as `strata:` gauges.\n",
+        "| name | type | |",
+        "|---|---|---|",
+        *(
+            f"| `llamacpp:{name}` | {kind} | {text} |"
+            for kind, table in (("counter", COUNTERS), ("gauge", GAUGES))
+            for name, text in table.items()
+        ),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+PAGES = {"flags.md": flags_page, "api.md": api_page}
+
+
+def main() -> None:
+    """Write the pages into the directory that is given, or into docs/."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
+    for name, page in PAGES.items():
+        (folder / name).write_text(page(), encoding="utf-8")
+        print(folder / name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Starting, refusing to start, stopping."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.http.server_process import (
+    ServerProcess,
+    alive,
+    children,
+    listening_port,
+    need_native_library,
+    run_to_end,
+)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--lora", "x"], 2, "--lora: known llama-server flag, not available in strata yet"),
+        (["--draft", "5"], 2, "--draft: removed from llama-server; use --spec-draft-n-max"),
+        (["--prot", "5"], 2, "--prot: unknown flag; did you mean --port?"),
+        (["--port", "99999"], 2, "--port: must be at most 65535, got 99999"),
+        (["-m", "/nowhere.gguf"], 1, "cannot read model '/nowhere.gguf': No such file"),
+        (["-m", __file__], 1, "is not a GGUF file"),
+        (["-hf", "nobody/nothing"], 1, "hf download nobody/nothing"),
+        (["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7:8080"),
+    ],
+)
+def test_what_cannot_start_says_why_in_one_line(args: list[str], code: int, message: str) -> None:
+    result, out, err = run_to_end(*args, env={"LLAMA_CACHE": "/nowhere"})
+    assert result == code
+    assert out == ""
+    assert err.startswith("strata-server: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
+    with listening_port() as port:
+        began = time.monotonic()
+        code, _, err = run_to_end("--port", str(port))
+    assert code == 1
+    assert err == f"strata-server: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert time.monotonic() - began < 5
+
+
+def test_a_damaged_model_stops_the_server_with_one_line(tmp_path: Path) -> None:
+    need_native_library()
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 5, 5) + os.urandom(1000))
+    code, out, err = run_to_end("-m", str(damaged), "--port", "0", "-lv", "0")
+    assert (code, out) == (1, "")
+    assert [line for line in err.splitlines() if line.startswith("strata-server: ")]
+    assert err.splitlines()[-1].startswith("strata-server: ")
+
+
+def test_help_and_version() -> None:
+    code, out, _ = run_to_end("--help")
+    assert code == 0
+    assert "--ctx-size" in out and "--max-prompt-tokens" in out
+    code, out, _ = run_to_end("--version")
+    assert code == 0
+    assert out.startswith("strata ")
+
+
+def test_while_the_model_loads_requests_get_503() -> None:
+    need_native_library()
+    socket_path = f"/tmp/strata-test-{os.getpid()}.sock"
+    server = ServerProcess("--host", socket_path, "-c", "512", wait=False)
+    with server:
+        transport = httpx.HTTPTransport(uds=socket_path)
+        seen: set[int] = set()
+        with httpx.Client(transport=transport, base_url="http://x", timeout=30) as client:
+            deadline = time.monotonic() + 60
+            while 200 not in seen:
+                assert time.monotonic() < deadline
+                try:
+                    seen.add(client.get("/health").status_code)
+                except httpx.ConnectError:  # not bound yet
+                    time.sleep(0.01)
+        assert seen == {503, 200}
+    assert server.process.returncode == 0
+    assert not Path(socket_path).exists()
+
+
+def test_what_is_printed_when_requests_are_served() -> None:
+    need_native_library()
+    with ServerProcess("-c", "512", "--api-key", "sesame", "-a", "small") as server:
+        text = server.out.read_text()
+        assert f"Strata serves small at {server.url} (4 slots, up to 512 tokens each)" in text
+        assert f"curl -N {server.url}/v1/chat/completions" in text
+        assert f'base_url="{server.url}/v1"' in text
+        with server.client() as client:
+            assert client.get("/v1/models").status_code == 401
+            key = {"Authorization": "Bearer sesame"}
+            assert client.get("/v1/models", headers=key).json()["data"][0]["id"] == "small"
+            request = {"prompt": "a secret prompt", "n_predict": 2}
+            assert client.post("/completion", json=request, headers=key).status_code == 200
+    log = server.err.read_text()
+    assert "prompt 3 tokens" in log
+    assert "sesame" not in log + text
+    assert "secret" not in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_streams_and_both_processes_quickly(number: signal.Signals) -> None:
+    need_native_library()
+    with ServerProcess("-c", "1024") as server:
+        processes = [server.process.pid, *children(server.process.pid)]
+        assert len(processes) == 2
+        lines: list[str] = []
+        started = threading.Event()
+
+        def read() -> None:
+            request = {"prompt": "a", "n_predict": -1, "ignore_eos": True, "stream": True}
+            with (
+                server.client() as client,
+                client.stream("POST", "/completion", json=request) as reply,
+            ):
+                for line in reply.iter_lines():
+                    lines.append(line)
+                    started.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert started.wait(30)
+        began = time.monotonic()
+        server.process.send_signal(number)
+        assert server.process.wait(10) == 0
+        took = time.monotonic() - began
+        reader.join(10)
+        last = json.loads([x for x in lines if x][-1].removeprefix("data: "))
+        assert last["error"]["type"] == "unavailable_error"
+        assert took < 4  # 2 s on a machine that is not busy
+        assert not alive(processes)
+
+
+def test_an_engine_that_dies_takes_the_server_with_it() -> None:
+    need_native_library()
+    with ServerProcess("-c", "512") as server:
+        (engine,) = children(server.process.pid)
+        os.kill(engine, signal.SIGKILL)
+        assert server.process.wait(10) == 1
+        assert "the engine process has ended unexpectedly" in server.err.read_text()
