@@ -87,7 +87,8 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     command = (str(upstream),) if options.self_check else tuple(shlex.split(options.strata))
     logs = options.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    ours = _server("strata-server", command, model, logs)
+    name = "llama-server (again)" if options.self_check else "strata-server"
+    ours = _server(name, command, model, logs)
     theirs = _server("llama-server", (str(upstream),), model, logs)
     busy = machine.busy_share()
     if busy > machine.QUIET_CPU:
@@ -106,10 +107,8 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         "started": started,
         "machine": machine.describe(),
         "model": model.name,
-        "ours": {"version": f"{ours.version()} (commit {_commit()})", "command": list(ours.command),
-                 "leftover_processes": ours.leftovers},
-        "theirs": {"version": theirs.version(), "command": list(theirs.command),
-                   "leftover_processes": theirs.leftovers},
+        "ours": _side(ours, f" (commit {_commit()})" if not options.self_check else ""),
+        "theirs": _side(theirs),
         "self_check": options.self_check,
         "quick": options.quick,
         "others": median(others) if others else 0.0,
@@ -118,9 +117,18 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _server(name: str, command: tuple[str, ...], model: Path, logs: Path) -> Server:
-    log = logs / f"{name}.log"
+    log = logs / f"{name.replace(' ', '-')}.log"
     log.write_bytes(b"")
     return Server(name, command, model, log)
+
+
+def _side(server: Server, extra: str = "") -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "version": server.version() + extra,
+        "command": list(server.command),
+        "leftover_processes": server.leftovers,
+    }
 
 
 def _embedded_model() -> Path:

@@ -14,20 +14,17 @@ from typing import Any
 from bench.machine import Machine
 
 RESULTS = Path(__file__).parent / "results"
-HEADER = (
-    "scenario",
-    "figure",
-    "strata-server",
-    "llama-server",
-    "compared",
-    "95 % interval",
-    "target",
-)
 _TARGET_SIGN = {"higher": "≥", "lower": "≤"}
 
 
+def header(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """The table's column names."""
+    sides = (result["ours"]["name"], result["theirs"]["name"])
+    return ("scenario", "figure", *sides, "compared", "95 % interval", "target")
+
+
 def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The table's rows, in the order of `HEADER`; a scenario's name stands in its first row."""
+    """The table's rows, in the order of `header`; a scenario's name stands in its first row."""
     table: list[tuple[str, ...]] = []
     for scenario in result["scenarios"]:
         title = scenario["title"]
@@ -52,8 +49,8 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def terminal(result: Mapping[str, Any]) -> str:
     """A table in plain text with the machine above it."""
-    table = [HEADER, *rows(result)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(HEADER))]
+    table = [header(result), *rows(result)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in table
@@ -64,7 +61,7 @@ def terminal(result: Mapping[str, Any]) -> str:
 
 def markdown(result: Mapping[str, Any]) -> str:
     """The same table in Markdown, with the machine and the versions below it."""
-    lines = ["| " + " | ".join(row) + " |" for row in (HEADER, *rows(result))]
+    lines = ["| " + " | ".join(row) + " |" for row in (header(result), *rows(result))]
     lines.insert(1, "|---|---|" + "---:|" * 4 + "---|")
     return "\n".join([*lines, "", *(f"- {line}" for line in about(result))]) + "\n"
 
@@ -79,8 +76,7 @@ def about(result: Mapping[str, Any]) -> list[str]:
         f"Machine: {Machine(**result['machine']).line()}.",
         f"Model: {result['model']}; both servers with the same flags, taken in turns; "
         f"medians of {pairs} pairs.",
-        f"strata-server: {result['ours']['version']}.",
-        f"llama-server: {result['theirs']['version']}.",
+        *(f"{result[side]['name']}: {result[side]['version']}." for side in ("ours", "theirs")),
         f"Date: {result['started'][:10]}; other processes used "
         f"{result['others']:.0%} of the CPU meanwhile (median).",
     ]

@@ -150,8 +150,8 @@ def result(others: list[float]) -> Iterator[dict[str, Any]]:
         "machine": {"cpu": "Some CPU", "cores": 2, "memory_bytes": 24 << 30, "system": "OS 1",
                     "python": "3.11"},
         "model": "m.gguf",
-        "ours": {"version": "1.0"},
-        "theirs": {"version": "b1"},
+        "ours": {"name": "strata-server", "version": "1.0"},
+        "theirs": {"name": "llama-server", "version": "b1"},
         "others": 0.2,
         "scenarios": [bench.runner.run(bench.scenario(), 2)],
     }  # fmt: skip
