@@ -60,7 +60,11 @@ class BuildCache:
             file.truncate()
             file.write(f"{os.getpid()}\n")
             file.flush()
-            yield
+            try:
+                yield
+            finally:
+                # closing would not do while a forked child still has the file open
+                fcntl.flock(file, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
     def publishing(self, kind: str, name: str) -> Iterator[Path]:

@@ -96,7 +96,7 @@ def collect(
 
 def backend_args(backend: Backend) -> tuple[str, ...]:
     """Returns the CMake arguments that all our builds share."""
-    # ccache is set up by us, for all targets; a warning in llama.cpp's code is no news to anyone here
+    # ccache is set up by us, for all targets; llama.cpp's own warnings would bury ours in the log
     args = ["-DLLAMA_OPENSSL=OFF", "-DGGML_CCACHE=OFF", "-DLLAMA_ALL_WARNINGS=OFF", "-Wno-dev"]
     if backend.name == "cuda":
         args += ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={backend.cuda_arch}"]
