@@ -1,0 +1,1 @@
+"""The engine: importable without the server."""

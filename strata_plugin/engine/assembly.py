@@ -18,8 +18,13 @@ from strata_plugin.runtime.memory_classes import (
     window_covers,
 )
 from strata_plugin.runtime.model import Model, ModelError
-from strata_plugin.runtime.native import Frontend, NativeError, NativeUnavailable, Sampler
-from strata_plugin.runtime.native import memory_class_name
+from strata_plugin.runtime.native import (
+    Frontend,
+    NativeError,
+    NativeUnavailable,
+    Sampler,
+    memory_class_name,
+)
 from strata_plugin.scheduling.budget import QuantumBudget
 from strata_plugin.scheduling.scheduler import Limits, Scheduler
 
@@ -28,7 +33,8 @@ from .core import EngineCore
 from .messages import ModelInfo, Ready, Submit
 from .sequences import Sequences, WindowRule
 
-# Idle sequences beside the rows, where a sequence costs no memory by itself. Where it costs a window or
+# Idle sequences beside the rows, where a sequence costs no memory by itself. Where it costs a
+# window or
 # a recurrent state there are as many as rows; where it costs a whole context there are none.
 EXTRA_SEQUENCES = 28
 
@@ -140,7 +146,8 @@ def _make_context(model: Model, config: ContextConfig) -> tuple[Context, MemoryC
 
 
 def _traits(memory: MemoryClass) -> PrefixTraits:
-    # with a pool of cells for each sequence llama.cpp copies at the next decode only, whole contexts
+    # with a pool of cells for each sequence llama.cpp copies at the next decode only, whole
+    # contexts
     can_copy = memory.cost_per_sequence is not Cost.CONTEXT
     return PrefixTraits(
         can_cut=memory.can_cut,

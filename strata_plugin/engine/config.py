@@ -12,13 +12,15 @@ __all__ = ["ContextConfig", "EngineConfig", "ModelConfig", "decode", "encode"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `frontend` is the JSON object for strata_frontend_new (sampling defaults and the like)."""
+    """All of it. `frontend` is the JSON object for strata_frontend_new (sampling defaults and the
+    like).
+    """
 
     model: ModelConfig
     context: ContextConfig = ContextConfig()
     frontend: dict[str, Any] = msgspec.field(default_factory=dict)
     prefill_quantum_ms: float = 500.0
-    park_bytes: int = 8192 << 20  # bound of the RAM that parked sequences may take; 0: recompute instead
+    park_bytes: int = 8192 << 20  # RAM for parked sequences; 0: recompute instead
     cache_prompt: bool = True
     verbosity: int = 3  # llama.cpp's log threshold as in --verbosity
     debug: bool = False  # check_integrity after each step

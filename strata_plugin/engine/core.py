@@ -1,6 +1,6 @@
 """The step loop's body: admit, plan, compute, sample, tell. One thread, no I/O; time is a callable.
 
-Every message out is a value appended to `events`; the caller sends what a step produced as one frame.
+Every message out is a value appended to `events`; the caller sends a step's as one frame.
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from strata_plugin.scheduling.request import Stage
 from strata_plugin.scheduling.scheduler import Scheduler
 
 from .generation import Generation
-from .messages import Done, Failed, Frozen, Metrics, Progress, Slots, Started, StopReason, Submit, Token
+from .messages import (
+    Done,
+    Failed,
+    Frozen,
+    Metrics,
+    Progress,
+    Slots,
+    Started,
+    StopReason,
+    Submit,
+    Token,
+)
 from .ports import ContextPort, SamplerPort
 from .recovery import Recovery
 from .sequences import Sequences

@@ -1,13 +1,14 @@
 """Everything that crosses the border between the HTTP process and the engine process.
 
-One module, frozen values only, encoded as MessagePack by msgspec (typed decoding: a frame that does not fit is
-refused, nothing is ever unpickled). Frames carry a batch of messages: one frame per step towards the HTTP process.
+One module, frozen values only, encoded as MessagePack by msgspec (typed decoding: a frame that
+does not fit is refused, nothing is ever unpickled). A frame carries a batch of messages: towards the HTTP
+process one frame per step.
 
 Who owns what
-  HTTP process    requests, client streams, queue of not yet submitted work, and (from the checkpoint store on) the RAM
-                  tier's shared memory and the disk tier's index: all that must outlive an engine.
-  engine process  the llama context, samplers, sequences, parked states: nothing that can't be rebuilt from the
-                  requests and from the tokens already sent.
+  HTTP process    requests, client streams, and (from the checkpoint store on) the RAM tier's shared
+                  memory and the disk tier's index: all that must outlive an engine.
+  engine process  the llama context, samplers, sequences, parked states: nothing that can't be
+                  rebuilt from the requests and from the tokens already sent.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Frozen(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages: immutable and tagged with its type's name."""
 
 
-# ---- towards the engine -----------------------------------------------------------------------------------------
+# ---- towards the engine --------------------------------------------------------------------------
 
 
 class Submit(Frozen, frozen=True, kw_only=True):
@@ -49,14 +50,16 @@ class Submit(Frozen, frozen=True, kw_only=True):
     cache_prompt: bool = True
     return_progress: bool = False
     id_slot: int = -1
-    fork_of: int | None = None  # wait for this request's prompt, then share it (choices of one prompt)
+    fork_of: int | None = None  # wait for that request's prompt, then share it
     lora: tuple[tuple[int, float], ...] = ()  # (adapter id, scale): part of the batch class
     stop_positions: tuple[int, ...] = ()  # token positions that no step may cross
     settings: bytes = b"{}"  # JSON shown by /slots
 
 
 class Cancel(Frozen, frozen=True):
-    """Client gone or stream stopped: acts at the next step border; what was computed stays in the KV cache."""
+    """Client gone or stream stopped: acts at the next step border; what was computed stays in the
+    KV cache.
+    """
 
     request_id: int
 
@@ -68,7 +71,9 @@ class GetSlots(Frozen, frozen=True):
 
 
 class GetMetrics(Frozen, frozen=True):
-    """Ask for a `Metrics` answer; `reset_bucket` starts a new averaging window, as scraping llama-server does."""
+    """Ask for a `Metrics` answer; `reset_bucket` starts a new averaging window, as scraping llama-
+    server does.
+    """
 
     query_id: int
     reset_bucket: bool = True
@@ -80,7 +85,7 @@ class Shutdown(Frozen, frozen=True):
 
 ToEngine = Submit | Cancel | GetSlots | GetMetrics | Shutdown
 
-# ---- towards the HTTP process ------------------------------------------------------------------------------------
+# ---- towards the HTTP process --------------------------------------------------------------------
 
 
 class Loading(Frozen, frozen=True):
@@ -140,7 +145,9 @@ class Started(Frozen, frozen=True):
 
 
 class Progress(Frozen, frozen=True):
-    """Prompt tokens read so far, `processed` including `n_cached`; sent on `-b` borders if the request asked."""
+    """Prompt tokens read so far, `processed` including `n_cached`; sent on `-b` borders if the
+    request asked.
+    """
 
     request_id: int
     processed: int
@@ -149,7 +156,9 @@ class Progress(Frozen, frozen=True):
 
 
 class Token(Frozen, frozen=True, kw_only=True):
-    """One sampled token. `text` is what may be sent now: whole UTF-8, no part of a stop string, maybe empty."""
+    """One sampled token. `text` is what may be sent now: whole UTF-8, no part of a stop string,
+    maybe empty.
+    """
 
     request_id: int
     token: int
@@ -158,11 +167,13 @@ class Token(Frozen, frozen=True, kw_only=True):
     visible: bool = True  # False while a UTF-8 character is incomplete: no chunk is due
     timings: Timings | None = None
     probs: bytes | None = None  # JSON from strata_sampler_probs
-    sampler_state: bytes = b""  # strata_sampler_save: enough to continue this very stream in another engine
+    sampler_state: bytes = b""  # strata_sampler_save: to continue this stream elsewhere
 
 
 class Done(Frozen, frozen=True, kw_only=True):
-    """The choice has ended. `text` is what was still held back; the whole text is the sum of all `text`."""
+    """The choice has ended. `text` is what was still held back; the whole text is the sum of all
+    `text`.
+    """
 
     request_id: int
     id_slot: int
@@ -177,7 +188,9 @@ class Done(Frozen, frozen=True, kw_only=True):
 
 
 class Failed(Frozen, frozen=True):
-    """The request failed alone. `error_type` is llama-server's (`server_error`, `exceed_context_size_error`, ...)."""
+    """The request failed alone. `error_type` is llama-server's (`server_error`,
+    `exceed_context_size_error`, ...).
+    """
 
     request_id: int
     code: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,10 @@ class ContextPort(Protocol):
     def new_batch(self) -> BatchPort:
         """An empty batch of n_batch tokens."""
 
-    def decode(self, batch: BatchPort) -> int:
-        """llama_decode's result: 0 done, 1 no room, 2 aborted, < 0 error."""
+    def decode(self, batch: Any) -> int:
+        """llama_decode's result for a batch of `new_batch`: 0 done, 1 no room, 2 aborted, < 0
+        error.
+        """
 
     def synchronize(self) -> None:
         """Wait until what was started is computed, so that its time can be measured."""
@@ -56,8 +58,8 @@ class ContextPort(Protocol):
     def load_state(self, seq_id: int, data: bytearray) -> bool:
         """Put a saved state into an empty sequence; False when there is no room."""
 
-    def sample(self, samplers: Sequence[SamplerPort], rows: Sequence[int]) -> list[int]:
-        """Sample and accept one token per row; -1 where a sampler failed."""
+    def sample(self, samplers: Sequence[Any], rows: Sequence[int]) -> list[int]:
+        """Sample and accept one token per row with its own sampler; -1 where one failed."""
 
 
 class SamplerPort(Protocol):

@@ -1,8 +1,8 @@
 """What happens when a step can't be computed: park when cells are short, isolate when it fails.
 
-llama-server answers every running request with 500 there and wipes its KV. Here the youngest request
-makes room and continues later, and of a batch that fails each request is tried alone, so that only
-one that can't be computed at all is answered with an error.
+llama-server answers every running request with 500 there and wipes its KV. Here the youngest
+request makes room and continues later, and of a batch that fails each request is tried alone, so
+that only one that can't be computed at all is answered with an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Fail = Callable[[Generation, int, str, str], None]
 
 
 class Recovery:
-    """Decides after a failed step; keeps track of suspects and of when to bring parked ones back."""
+    """Decides after a failed step; keeps track of suspects and of when to bring parked ones back.
+    """
 
     def __init__(
         self,
@@ -107,7 +108,8 @@ class Recovery:
         self._may_unpark = False
 
     def unpark_one(self, *, force: bool) -> None:
-        """Bring the oldest parked request back if something ended since, or if nothing else runs."""
+        """Bring the oldest parked request back if something ended since, or if nothing else runs.
+        """
         if not (force or self._may_unpark):
             return
         parked = self._scheduler.parked()

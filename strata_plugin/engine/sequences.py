@@ -112,7 +112,8 @@ class Sequences:
         return False
 
     def room_for(self, n: int) -> bool:
-        """Whether `n` more tokens fit beside the busy sequences (shared cells counted as several)."""
+        """Whether `n` more tokens fit beside the busy sequences (shared cells counted as several).
+        """
         busy = sum(
             self._resident.n_tokens(seq_id)
             for seq_id in range(self._resident.n_seqs)

@@ -1,9 +1,9 @@
-"""From sampled tokens to text that may be sent: UTF-8, stop strings, and the limits of a generation.
+"""From sampled tokens to text that may be sent: UTF-8, stop strings, limits of a generation.
 
-Follows llama-server's `process_token` (tools/server/server-context.cpp) so that chunks, stop reasons
-and counters agree with it, with two differences in the client's favour: text in front of a possible
-stop string is sent at once, and text held back for a stop string that never came is not lost when a
-limit ends the generation.
+Follows llama-server's `process_token` (tools/server/server-context.cpp) so that chunks, stop
+reasons and counters agree with it, with two differences in the client's favour: text in front of a
+possible stop string is sent at once, and text held back for a stop string that never came is not
+lost when a limit ends the generation.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class TextAssembler:
             self._last_newline = newline + 1
 
     def flush(self) -> bytes:
-        """What is still held back, once the generation is over; an incomplete character is dropped."""
+        """What is still held back, once the generation is over; an incomplete character is dropped.
+        """
         tail = self._text[self._sent :]
         end = len(tail) - incomplete_tail(tail)
         self._sent = len(self._text)

@@ -43,7 +43,9 @@ class FrameParser:
         del self._buffer[:start]
 
 
-def receive(sock: socket.socket, parser: FrameParser, size: int = 1 << 20) -> Iterator[bytes] | None:
+def receive(
+    sock: socket.socket, parser: FrameParser, size: int = 1 << 20
+) -> Iterator[bytes] | None:
     """Block for more bytes; the payloads they complete, or None when the peer is gone."""
     try:
         data = sock.recv(size)

@@ -1,8 +1,8 @@
 """The engine process: `python -m strata_plugin.engine.worker FD`.
 
-Two threads. The reader takes frames from the socket and prepares what must not wait for a step (a
-sampler with a large grammar takes long to build). The main thread owns the llama context and runs the
-step loop. When the socket closes, the HTTP process is gone and so is the reason to live.
+Two threads. The reader takes frames from the socket and prepares what no step should wait for (a
+sampler with a large grammar takes long to build). The main thread owns the llama context and runs
+the step loop. When the socket closes, the HTTP process is gone and so is the reason to live.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .messages import (
     Frozen,
     GetMetrics,
     GetSlots,
-    Loading,
     LoadFailed,
+    Loading,
     Shutdown,
     Submit,
     ToEngine,
@@ -165,7 +165,8 @@ def main() -> None:
     """Entry point; the socket's file descriptor is the only argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the HTTP process, it tells us
     logging.basicConfig(
-        level=os.environ.get("STRATA_LOG_LEVEL", "INFO"), format="%(levelname).1s engine: %(message)s"
+        level=os.environ.get("STRATA_LOG_LEVEL", "INFO"),
+        format="%(levelname).1s engine: %(message)s",
     )
     sock = socket.socket(fileno=int(sys.argv[1]))
     sys.exit(run(sock))

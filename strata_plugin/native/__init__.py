@@ -1,0 +1,1 @@
+"""C++ sources of libstrata; strata.h is the interface."""

@@ -13,6 +13,8 @@ namespace strata {
 static constexpr size_t max_nesting        = 100;
 static constexpr size_t max_members        = 20000;   // of one JSON object
 static constexpr size_t max_references     = 500;     // "$ref" in one request
+static constexpr size_t max_properties     = 500;     // of one schema: converting n takes n^3
+static constexpr size_t max_all_properties = 5000;    // in one request
 static constexpr size_t max_pattern        = 4096;    // bytes of a "pattern" in a schema
 static constexpr size_t max_grammar        = 1 << 20; // bytes
 static constexpr size_t max_grammar_rules  = 20000;
@@ -81,7 +83,7 @@ static size_t bracket_depth(const std::string & text, bool quotes) {
     return most;
 }
 
-static void check_grammar(const std::string & grammar) {
+void check_grammar(const std::string & grammar) {
     require(grammar.size() <= max_grammar, "\"grammar\" is longer than " + std::to_string(max_grammar) + " bytes");
     require(bracket_depth(grammar, true) <= max_nesting,
             "\"grammar\" is nested deeper than " + std::to_string(max_nesting) + " levels");
@@ -92,24 +94,34 @@ static void check_grammar(const std::string & grammar) {
     require(rules <= max_grammar_rules, "\"grammar\" has more than " + std::to_string(max_grammar_rules) + " rules");
 }
 
+struct schema_counts {
+    size_t references = 0;
+    size_t properties = 0;
+};
+
 // Walks all of `value` for what llama.cpp's schema conversion recurses over.
-static void check_schemas(const json & value, size_t & references) {
+static void check_schemas(const json & value, schema_counts & counts) {
     if (value.is_array()) {
         for (const auto & item : value) {
-            check_schemas(item, references);
+            check_schemas(item, counts);
         }
     } else if (value.is_object()) {
         for (const auto & item : value.items()) {
             const json & v = item.value();
             if (item.key() == "$ref") {
-                require(++references <= max_references,
+                require(++counts.references <= max_references,
                         "more than " + std::to_string(max_references) + " \"$ref\" in one request");
+            } else if (item.key() == "properties" && v.is_object()) {
+                counts.properties += v.size();
+                require(v.size() <= max_properties && counts.properties <= max_all_properties,
+                        "too many \"properties\": at most " + std::to_string(max_properties) + " in one schema and " +
+                        std::to_string(max_all_properties) + " in one request");
             } else if (item.key() == "pattern" && v.is_string()) {
                 const std::string pattern = v;
                 require(pattern.size() <= max_pattern && bracket_depth(pattern, false) <= max_nesting,
                         "\"pattern\" is too long or nested too deeply");
             }
-            check_schemas(v, references);
+            check_schemas(v, counts);
         }
     }
 }
@@ -163,10 +175,10 @@ void check_fields(const json & data, bool from_client) {
     if (data.contains("grammar") && data.at("grammar").is_string()) {
         check_grammar(data.at("grammar"));
     }
-    size_t references = 0;
+    schema_counts counts;
     for (const char * name : { "json_schema", "response_format", "tools" }) {
         if (data.contains(name)) {
-            check_schemas(data.at(name), references);
+            check_schemas(data.at(name), counts);
         }
     }
 }

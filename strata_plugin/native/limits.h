@@ -5,6 +5,7 @@
 #include "server-common.h"
 
 #include <cstddef>
+#include <string>
 
 namespace strata {
 
@@ -14,6 +15,9 @@ void check_json_text(const char * text, size_t n);
 // Fields of a rendered request that make work, before they are evaluated. `from_client` are requests whose fields are
 // the client's own; in chat requests the template has set the fields that describe the format.
 void check_fields(const json & data, bool from_client);
+
+// A grammar in GBNF, the client's or one made from a schema.
+void check_grammar(const std::string & grammar);
 
 // Chat messages after conversion to the OpenAI form: arguments of tool calls are JSON inside strings.
 void check_messages(const json & body);

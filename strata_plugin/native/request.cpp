@@ -161,6 +161,7 @@ static std::unique_ptr<strata_prepared> prepare(const strata_frontend & f, int32
     }
     p->id_slot = json_value(data, "id_slot", -1);
 
+    strata::check_grammar(common_grammar_value(request->params.sampling.grammar));
     check_probs(f, request->params);
     check_sampler(f, request->params);
 

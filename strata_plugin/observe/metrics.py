@@ -1,4 +1,5 @@
-"""Counters of one engine, under the names that llama-server's /metrics gives them (without prefix)."""
+"""Counters of one engine, under the names that llama-server's /metrics gives them (without prefix).
+"""
 
 from __future__ import annotations
 

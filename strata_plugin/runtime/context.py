@@ -103,7 +103,8 @@ class Batch:
 
 
 class Context:
-    """llama_context, with one pool of KV cells for all sequences (`kv_unified`) where that works."""
+    """llama_context, with one pool of KV cells for all sequences (`kv_unified`) where that works.
+    """
 
     def __init__(
         self, model: Model, config: ContextConfig, *, n_seq_max: int, kv_unified: bool = True
@@ -144,7 +145,7 @@ class Context:
             )
         self.model = model
         self.n_ctx = int(llama.llama_n_ctx(self.handle))
-        self.n_ctx_seq = int(llama.llama_n_ctx_seq(self.handle))  # tokens that one sequence may have
+        self.n_ctx_seq = int(llama.llama_n_ctx_seq(self.handle))  # one sequence's
         self.n_batch = int(llama.llama_n_batch(self.handle))
         self.n_ubatch = int(llama.llama_n_ubatch(self.handle))
         self.n_seq_max = n_seq_max

@@ -1,4 +1,5 @@
-"""ggml's devices, buffer types and CPU thread pools: what llama-server's --device, -ot and -t need."""
+"""ggml's devices, buffer types and CPU thread pools: what llama-server's --device, -ot and -t need.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from .reference import Recorder
 from .running import Session, load
 
 # These attend to the best few blocks of tokens: a choice that flips on rounding errors, so that the
-# size of a batch changes the text in plain llama.cpp, too. They are compared batch by batch instead.
+# size of a batch changes the text in plain llama.cpp, too. They are compared batch by batch
+# instead.
 SHAPE_SENSITIVE = {"dsv4", "hybrid-blocks-sparse"}
 NAMES = sorted(set(TINY_MODELS) - SHAPE_SENSITIVE)
 N = 12

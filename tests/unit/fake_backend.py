@@ -1,6 +1,7 @@
 """A scripted engine and a small native library, for testing wire formats without a model.
 
-`FakeEngine.submit` plays `script(request)`: a list of events, numbers (seconds to wait) and `asyncio.Event`s (wait
+`FakeEngine.submit` plays `script(request)`: a list of events, numbers (seconds to wait) and
+`asyncio.Event`s (wait
 until set). The fake frontend takes one token per byte.
 """
 

@@ -210,7 +210,13 @@ class FakeEngine:
         self.events: list[Frozen] = []
 
     def submit(
-        self, request_id: int, prompt: Sequence[int], n: int = 8, *, fails_at: int = -1, **kw: object
+        self,
+        request_id: int,
+        prompt: Sequence[int],
+        n: int = 8,
+        *,
+        fails_at: int = -1,
+        **kw: object,
     ) -> None:
         data = np.asarray(prompt, "<i4").tobytes()
         submit = Submit(

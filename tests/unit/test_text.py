@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +33,7 @@ def sent(chunks, text):
 def test_utf8_is_never_split(string, cuts):
     data = string.encode()
     borders = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
-    pieces = [data[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [data[a:b] for a, b in pairwise(borders)]
     chunks, text = feed(pieces)
     for chunk in chunks:
         chunk.text.decode()  # raises when split
@@ -46,7 +48,7 @@ def test_utf8_is_never_split(string, cuts):
 def test_stop_strings_never_leak_and_nothing_else_is_lost(string, stops, cuts):
     data = string.encode()
     borders = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
-    pieces = [data[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [data[a:b] for a, b in pairwise(borders)]
     chunks, text = feed(pieces, stops)
     out = sent(chunks, text).decode()
     if text.stop is StopReason.WORD:
