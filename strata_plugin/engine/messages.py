@@ -1,8 +1,8 @@
 """Everything that crosses the border between the HTTP process and the engine process.
 
 One module, frozen values only, encoded as MessagePack by msgspec (typed decoding: a frame that
-does not fit is refused, nothing is ever unpickled). A frame carries a batch of messages: towards the HTTP
-process one frame per step.
+does not fit is refused, nothing is ever unpickled). A frame carries a batch of messages: towards
+the HTTP process one frame per step.
 
 Who owns what
   HTTP process    requests, client streams, and (from the checkpoint store on) the RAM tier's shared
