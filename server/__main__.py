@@ -20,6 +20,8 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     try:
         return _run(argv, environ)
+    except (KeyboardInterrupt, BrokenPipeError):  # before serving; `Life` handles signals after
+        return 0
     except UsageError as error:
         return _complain(error, 2)
     except ModelFileError as error:
@@ -34,6 +36,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
             return information.show(action, environ)
 
+    from . import logs
     from .model_file import choose_model
     from .options import engine_config, server_settings
     from .sockets import AddressError, bind_all
@@ -43,6 +46,10 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     config = engine_config(parsed, model, settings)
     for warning in parsed.warnings:
         print(f"strata-server: {warning}", file=sys.stderr)
+    try:
+        logs.set_up(settings)
+    except OSError as error:
+        return _complain(UsageError(f"--log-file: {error}"), 1)
     try:
         listeners = bind_all(settings.hosts, settings.port, settings.reuse_port)
     except AddressError as error:

@@ -28,7 +28,7 @@ class Gate:
         self._service = service
         self._cors = Cors(settings)
         self._keys = KeyRing(settings.api_keys)
-        self._ui = {prefix + path for path in UI} | {"/"} if settings.ui else set()
+        self._ui = {prefix + path for path in UI} if settings.ui else set()
         self._open = self._ui | {prefix + path for path in HEALTH}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

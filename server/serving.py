@@ -18,7 +18,6 @@ import uvicorn
 from strata_plugin.engine.client import EngineClient, EngineGone, EngineState
 from strata_plugin.engine.config import EngineConfig
 
-from . import logs
 from .app import create_app
 from .banner import ready_text
 from .information import native_build, version
@@ -40,7 +39,6 @@ def serve(
     listeners: Sequence[Listener],
 ) -> int:
     """Run until stopped; returns the exit code."""
-    logs.set_up(settings)
     life = Life(settings, config, engine, listeners)
     try:
         import uvloop

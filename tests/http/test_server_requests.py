@@ -13,7 +13,7 @@ from openai import BadRequestError, OpenAI
 
 from tests.http.server_process import ServerProcess
 
-QUESTION = [{"role": "user", "content": "Name three colours."}]
+QUESTION: list[Any] = [{"role": "user", "content": "Name three colours."}]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_the_openai_client_streams_a_chat(openai: OpenAI) -> None:
     chunks = list(
         openai.chat.completions.create(
             model="any",
-            messages=QUESTION,  # type: ignore[arg-type]
+            messages=QUESTION,
             stream=True,
             max_tokens=12,
             temperature=0,
@@ -60,7 +60,7 @@ def test_the_openai_client_streams_a_chat(openai: OpenAI) -> None:
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     whole = openai.chat.completions.create(
         model="any",
-        messages=QUESTION,  # type: ignore[arg-type]
+        messages=QUESTION,
         max_tokens=12,
         temperature=0,
     )
@@ -140,15 +140,9 @@ def test_a_grammar_is_followed_and_a_broken_one_refused(client: httpx.Client) ->
 
 def test_json_schema(openai: OpenAI) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     reply = openai.chat.completions.create(
-        model="any",
-        messages=QUESTION,  # type: ignore[arg-type]
-        max_tokens=40,
-        temperature=0,
-        response_format={
-            "type": "json_schema",
-            "json_schema": {"name": "x", "schema": schema},
-        },
+        model="any", messages=QUESTION, max_tokens=40, temperature=0, response_format=wanted
     )
     content = reply.choices[0].message.content or ""
     assert content.startswith("{")
