@@ -54,7 +54,7 @@ class Server:
             *self.command, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port),
             *flags,
         ]  # fmt: skip
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
         with self._log.open("ab") as log:
             started = time.perf_counter()
             try:
