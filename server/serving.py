@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -159,6 +160,8 @@ class Life:
         frontend = await service.beside(Frontend, model.handle, fields)
         service.build_info = build_info()
         service.open_doors(frontend)
+        gc.collect()
+        gc.freeze()  # what was loaded stays: keep the collector's pauses short
 
     def _fail(self, reason: str) -> None:
         print(f"strata-server: {reason}", file=sys.stderr)

@@ -231,3 +231,24 @@ def test_a_client_that_leaves_frees_its_slot(client: httpx.Client, server: Any) 
     while metric(client, "requests_processing"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_after_a_client_left_in_mid_prefill_its_retry_reads_only_the_rest() -> None:
+    prompt = [100 + n % 1000 for n in range(1500)]
+    with ServerProcess("-c", "2048", "-b", "128", "-ub", "128", "--metrics") as small:
+        request = {"prompt": prompt, "n_predict": 1, "return_progress": True, "stream": True}
+        seen = 0
+        with small.client() as own, own.stream("POST", "/completion", json=request) as reply:
+            for line in reply.iter_lines():
+                if line.startswith("data: "):
+                    seen = json.loads(line[6:])["prompt_progress"]["processed"]
+                if seen >= 256:
+                    break
+        with small.client() as client:
+            deadline = time.monotonic() + 5
+            while metric(client, "requests_processing"):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            again = complete(client, prompt=prompt, n_predict=1)
+    assert seen <= again["timings"]["cache_n"] < 1500
+    assert again["timings"]["cache_n"] + again["timings"]["prompt_n"] == 1500

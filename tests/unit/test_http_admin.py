@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -191,7 +193,11 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
         assert reply.headers["content-type"] == "text/html; charset=utf-8"
         policy = reply.headers["content-security-policy"]
         assert "default-src 'none'" in policy
-        assert "http" not in policy
+        assert "http" not in policy and "unsafe" not in policy
+        for element in ("script", "style"):
+            (inline,) = re.findall(rf"<{element}>(.*?)</{element}>", reply.text, re.DOTALL)
+            digest = b64encode(sha256(inline.encode()).digest()).decode()
+            assert f"{element}-src 'sha256-{digest}'" in policy
         assert not re.search(r"""(src|href)=["']?(https?:)?//""", reply.text)
     assert get("/", ui=False).status_code == 404
 
