@@ -102,6 +102,8 @@ class Life:
             {serving, loading, asyncio.ensure_future(self._stop.wait())},
             return_when=asyncio.FIRST_COMPLETED,
         )
+        if serving.done():  # nothing of ours ends it
+            self._fail(f"the HTTP server has ended: {serving.exception()}")
         loading.cancel()
         self._service.close()
         http.should_exit = True
