@@ -29,7 +29,6 @@ from .sockets import BACKLOG, Listener
 log = logging.getLogger("strata.server")
 
 KEEP_ALIVE_S = 75  # longer than clients keep idle connections, so that they close them first
-WATCH_S = 0.2  # how soon the death of the engine is noticed when nothing runs
 GRACE_S = 1.0  # how long replies may take to end when the server stops
 
 
@@ -137,8 +136,7 @@ class Life:
             return
         for listener in self._listeners:
             print(ready_text(listener.url, self._settings, self._service.ready), flush=True)
-        while self._engine.state is EngineState.READY:
-            await asyncio.sleep(WATCH_S)
+        await self._engine.wait_ended()
         if self._engine.state is EngineState.FAILED:
             self._fail(self._engine.error)
 

@@ -116,6 +116,7 @@ class EngineClient(asyncio.Protocol):
         self._socket: socket.socket | None = None
         self._transport: asyncio.Transport | None = None
         self._settled: asyncio.Event | None = None
+        self._ended: asyncio.Event | None = None
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -139,6 +140,7 @@ class EngineClient(asyncio.Protocol):
         self.spawn()
         assert self._socket is not None
         self._settled = asyncio.Event()
+        self._ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: self, sock=self._socket)
 
@@ -149,6 +151,11 @@ class EngineClient(asyncio.Protocol):
         if self.ready is None:
             raise EngineGone(self.error)
         return self.ready
+
+    async def wait_ended(self) -> None:
+        """Wait until the process has closed its end, stopped or dead; `state` tells which."""
+        assert self._ended is not None
+        await self._ended.wait()
 
     async def stop(self, timeout: float = 5.0) -> None:
         """End the process after its current step; kill it after `timeout` seconds."""
@@ -244,8 +251,9 @@ class EngineClient(asyncio.Protocol):
             if not future.done():
                 future.set_exception(EngineGone(reason))
         self.ready = self.ready if self.state is not EngineState.FAILED else None
-        if self._settled is not None:
-            self._settled.set()
+        self._settle()
+        if self._ended is not None:
+            self._ended.set()
 
     def _dispatch(self, message: Any) -> None:
         match message:
