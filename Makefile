@@ -46,12 +46,12 @@ clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	@echo "kept: built wheels, in \$$STRATA_BUILD_CACHE or ~/.cache/strata/build"
 
-# A stamp says that pip has seen this pyproject.toml; while it is newer, nothing here runs.
-$(VENV)/.stamp: pyproject.toml
+# A stamp says that pip has seen these files; while it is newer, nothing here runs.
+$(VENV)/.stamp: pyproject.toml Makefile
 	$(call set-up,build)
 	@touch $@
 
-$(VENV)/.stamp-dev: pyproject.toml
+$(VENV)/.stamp-dev: pyproject.toml Makefile
 	$(call set-up,build$(comma)dev)
 	@touch $(VENV)/.stamp $@
 

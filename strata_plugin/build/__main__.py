@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _terminated(signum: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # make sends it as well as whoever stops make
     raise KeyboardInterrupt
 
 
