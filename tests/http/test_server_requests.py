@@ -225,7 +225,8 @@ def test_more_clients_than_slots_are_all_served(client: httpx.Client, server: An
 def test_a_client_that_leaves_frees_its_slot(client: httpx.Client, server: Any) -> None:
     request = {"prompt": "Count:", "n_predict": -1, "ignore_eos": True, "stream": True}
     with server.client() as own, own.stream("POST", "/completion", json=request) as reply:
-        next(reply.iter_lines())
+        lines = reply.iter_lines()  # kept: the stream is closed with its iterator
+        next(lines)
         assert metric(client, "requests_processing") == 1
     deadline = time.monotonic() + 5
     while metric(client, "requests_processing"):

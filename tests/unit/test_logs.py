@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def written(monkeypatch: pytest.MonkeyPatch, settings: ServerSettings) -> str:
 
 
 def test_levels_follow_verbosity(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = {"log_timestamps": False}
+    plain: Any = {"log_timestamps": False}
     assert written(monkeypatch, ServerSettings(**plain)) == "I hello 5\nE trouble\n"
     assert written(monkeypatch, ServerSettings(verbosity=1, **plain)) == "E trouble\n"
     assert written(monkeypatch, ServerSettings(verbosity=0, **plain)) == ""
