@@ -7,14 +7,14 @@ no prompt is ever in a cache.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from bench import client
+from bench.scenario import Measurement, Metric, Scenario, ScenarioError
 from bench.servers import Server
 from bench.stats import median, quantile
 
@@ -31,49 +31,6 @@ _WORDS = (
     "morning reason research girl guy moment air teacher force education"
 )
 WORDS = tuple(_WORDS.split())
-
-
-class ScenarioError(Exception):
-    """A server gave a wrong or incomplete answer, so there is nothing to compare."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One figure of a scenario and how both sides are compared.
-
-    `target` bounds the compared value: a ratio (ours/theirs), a difference (ours - theirs), or
-    with `value` our own figure. From below where higher is better, else from above.
-    """
-
-    key: str
-    label: str
-    unit: str
-    better: Literal["higher", "lower"]
-    compare: Literal["ratio", "difference", "value"] = "ratio"
-    target: float | None = None
-
-    def met(self, value: float) -> bool | None:
-        """Whether the compared `value` reaches the target; None where there is no target."""
-        if self.target is None:
-            return None
-        return value >= self.target if self.better == "higher" else value <= self.target
-
-
-Measurement = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """`fresh`: each run starts its own server and no other is alive; else both stay loaded."""
-
-    name: str
-    title: str
-    run: Callable[[Server, int], Measurement]
-    metrics: tuple[Metric, ...]
-    pairs: int
-    quick_pairs: int
-    flags: tuple[str, ...] = ()
-    fresh: bool = False
 
 
 def random_text(seed: int | str, words: int) -> str:
@@ -173,6 +130,18 @@ def prefill(words: int) -> Callable[[Server, int], Measurement]:
     return run
 
 
+def decode_after(prompts: int, words: int) -> Callable[[Server, int], Measurement]:
+    """One stream once `prompts` other prompts were served: does what is kept slow others down?"""
+
+    def run(server: Server, seed: int) -> Measurement:
+        for number in range(prompts):
+            text = random_text(f"earlier {seed} {number}", words)
+            _check(server, [client.send(server.port, _completion(text, 1))])
+        return decode(1)(server, seed)
+
+    return run
+
+
 def clients(count: int, n_predict: int = 8) -> Callable[[Server, int], Measurement]:
     """`count` chat clients at once; a refusal is any reply that isn't complete and a 200."""
 
@@ -254,6 +223,10 @@ def idle(server: Server, seed: int) -> Measurement:
     return {"cpu_percent": 100.0 * (server.cpu_s() - cpu) / (time.perf_counter() - began)}
 
 
+def _untargeted(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
+    return tuple(dataclasses.replace(metric, target=None) for metric in metrics)
+
+
 _DECODE = (
     Metric("tokens_per_s", "tokens/s, at the client", "tok/s", "higher", target=0.97),
     Metric("timings_tokens_per_s", "tokens/s, by `timings`", "tok/s", "higher"),
@@ -284,14 +257,23 @@ _MEMORY = (
 _IDLE = (Metric("cpu_percent", "CPU without work", "%", "lower", "difference", 1.0),)
 
 SCENARIOS: tuple[Scenario, ...] = (
-    Scenario("ready", "Start", start, _START, pairs=7, quick_pairs=2, fresh=True),
-    Scenario("memory", "Memory", memory, _MEMORY, pairs=3, quick_pairs=1, fresh=True),
-    Scenario("decode-1", "Decode, 1 stream", decode(1), _DECODE, pairs=15, quick_pairs=5),
-    Scenario("decode-4", "Decode, 4 streams", decode(4), _DECODE, pairs=11, quick_pairs=3),
+    Scenario("ready", "Start", start, _START, pairs=10, quick_pairs=2, rounds=1, fresh=True),
+    Scenario("memory", "Memory", memory, _MEMORY, pairs=3, quick_pairs=1, rounds=1, fresh=True),
+    Scenario("decode-1", "Decode, 1 stream", decode(1), _DECODE, pairs=16, quick_pairs=4),
+    Scenario("decode-4", "Decode, 4 streams", decode(4), _DECODE, pairs=12, quick_pairs=4),
     Scenario(
-        "prefill-1500", "Prefill, 1500 tokens", prefill(1500), _PREFILL, pairs=11, quick_pairs=3
+        "decode-1-after",
+        "Decode, 1 stream, after four 1500-token prompts",
+        decode_after(4, 1500),
+        _untargeted(_DECODE),
+        pairs=5,
+        quick_pairs=1,
+        rounds=1,
     ),
-    Scenario("clients-12", "12 clients at once", clients(12), _CLIENTS, pairs=7, quick_pairs=2),
-    Scenario("clients-64", "64 clients at once", clients(64), _CLIENTS, pairs=5, quick_pairs=1),
-    Scenario("idle", "Idle", idle, _IDLE, pairs=2, quick_pairs=1),
+    Scenario(
+        "prefill-1500", "Prefill, 1500 tokens", prefill(1500), _PREFILL, pairs=12, quick_pairs=4
+    ),
+    Scenario("clients-12", "12 clients at once", clients(12), _CLIENTS, pairs=6, quick_pairs=2),
+    Scenario("clients-64", "64 clients at once", clients(64), _CLIENTS, pairs=4, quick_pairs=1),
+    Scenario("idle", "Idle", idle, _IDLE, pairs=2, quick_pairs=1, rounds=1),
 )

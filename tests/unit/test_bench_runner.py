@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from bench import machine, report, runner
-from bench.scenarios import Metric, Scenario, ScenarioError
+from bench.scenario import Metric, Scenario, ScenarioError
 from bench.servers import Server
 
 SPEED = Metric("speed", "tokens/s", "tok/s", "higher", target=0.97)
@@ -72,23 +72,26 @@ def others(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return shares
 
 
-def test_servers_are_taken_in_turns_after_one_unmeasured_run_each(others: list[float]) -> None:
+def test_each_pair_starts_both_servers_and_takes_them_in_turns_after_an_unmeasured_run(
+    others: list[float],
+) -> None:
     bench = Bench()
-    result = bench.runner.run(bench.scenario(), 3)
-    assert bench.runs() == [
-        "run A -1", "run B -1", "run A 0", "run B 0", "run B 1", "run A 1", "run A 2", "run B 2",
+    result = bench.runner.run(bench.scenario(flags=("-np", "2")), 2)
+    pairs = "\n".join(bench.log).split("stop A\nstop B")
+    assert [pair.split("\n")[1:-1] for pair in pairs[1:-1]] == [
+        ["start A -np 2", "start B -np 2", "run A -1", "run B -1",
+         "run A 0", "run B 0", "run B 1", "run A 1"],
+        ["start B -np 2", "start A -np 2", "run B -1", "run A -1",
+         "run B 2", "run A 2", "run A 3", "run B 3"],
     ]  # fmt: skip
-    assert bench.log.count("start A") == bench.log.count("start B") == 1
+    assert bench.log[-2:] == ["stop A", "stop B"]
     assert [metric["compared"] for metric in result["metrics"]] == [0.99, 100.0, 0.0]
     assert [metric["met"] for metric in result["metrics"]] == [True, True, True]
 
 
-def test_scenarios_with_the_same_flags_share_loaded_servers(others: list[float]) -> None:
-    bench = Bench()
-    for flags in ((), (), ("-np", "2")):
-        bench.runner.run(bench.scenario(flags=flags), 1)
-    starts = [line for line in bench.log if line.startswith("start")]
-    assert starts == ["start A", "start B", "start A -np 2", "start B -np 2"]
+def test_a_pair_counts_with_the_mean_of_its_runs(others: list[float]) -> None:
+    pair = runner.Pair(True, [{"speed": 80.0}, {"speed": 120.0}], [{"speed": 50.0}] * 2)
+    assert runner.summarize_metric(SPEED, [pair])["compared"] == 2.0
 
 
 def test_fresh_scenarios_never_have_two_servers_alive(others: list[float]) -> None:
@@ -104,7 +107,7 @@ def test_pairs_disturbed_by_other_processes_are_taken_again_and_left_out(
     others: list[float],
 ) -> None:
     bench = Bench()
-    others += [0.0, 0.5, 0.0, 0.0]  # the second run of the first pair is disturbed
+    others += [0.9, 0.9, 0.0, 0.0, 0.5]  # two unmeasured runs, then the first pair's third run
     result = bench.runner.run(bench.scenario(), 3)
     assert [pair["disturbed"] for pair in result["pairs"]] == [True, False, False, False]
     assert result["pairs_used"] == 3
@@ -134,7 +137,8 @@ def test_a_failing_scenario_stops_both_servers_and_the_next_one_loads_them_again
 
 def test_one_refusal_in_any_run_misses_the_target() -> None:
     pairs = [
-        runner.Pair(True, {"refused": value}, {"refused": 0.0}) for value in (0.0, 0.0, 1.0, 0.0)
+        runner.Pair(True, [{"refused": value}], [{"refused": 0.0}])
+        for value in (0.0, 0.0, 1.0, 0.0)
     ]
     metric = runner.summarize_metric(REFUSED, pairs)
     assert (metric["compared"], metric["met"]) == (1.0, False)
@@ -144,7 +148,6 @@ def test_one_refusal_in_any_run_misses_the_target() -> None:
 def result(others: list[float]) -> Iterator[dict[str, Any]]:
     bench = Bench()
     bench.figures["A"]["memory"] = 700.0
-    others += [0.2, 0.2]
     yield {
         "started": "2026-01-02T03:04:05+00:00",
         "machine": {"cpu": "Some CPU", "cores": 2, "memory_bytes": 24 << 30, "system": "OS 1",
