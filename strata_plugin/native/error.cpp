@@ -10,6 +10,13 @@
 #include <mutex>
 #include <new>
 
+#if defined(__has_include)
+#  if __has_include(<execinfo.h>)
+#    include <execinfo.h>
+#    define STRATA_HAS_BACKTRACE
+#  endif
+#endif
+
 namespace strata {
 
 static thread_local int abort_guards = 0;
@@ -18,7 +25,12 @@ static void on_abort(const char * message) {
     if (abort_guards > 0) {
         throw std::runtime_error(std::string("llama.cpp: ") + message);
     }
-    fprintf(stderr, "%s\n", message); // ggml's own handler would have printed it; abort() follows
+    // what ggml prints where nobody has set a callback; abort() follows
+    fprintf(stderr, "%s\n", message);
+#ifdef STRATA_HAS_BACKTRACE
+    void * frames[64];
+    backtrace_symbols_fd(frames, backtrace(frames, 64), 2);
+#endif
 }
 
 abort_guard::abort_guard() {

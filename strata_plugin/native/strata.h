@@ -74,7 +74,7 @@ enum strata_kind {
 };
 
 // Parses, renders, tokenises, and builds the sampler once to check it (grammar, triggers): what llama-server would
-// refuse is refused here, before anything is queued.
+// refuse is refused here, before anything is queued. So is what would end or stall a process, see limits.h.
 STRATA_API strata_prepared * strata_prepare(strata_frontend * f, int32_t kind, const char * body, size_t n, char ** err);
 STRATA_API void              strata_prepared_free(strata_prepared * p);
 // {"n_prompts","n_cmpl","stream","include_usage","n_predict","n_keep","n_discard","n_indent","n_probs",
@@ -106,7 +106,7 @@ typedef struct strata_chunk {   // one streamed piece
     int32_t n_decoded, n_prompt, n_cached;
     int32_t progress_processed; // includes n_cached
     int64_t progress_ms;
-    strata_stats stats;
+    strata_stats stats;         // set when the request has timings_per_token, and with the token that ends a stop string
     const char * probs;         // JSON from strata_sampler_probs() or NULL
 } strata_chunk;
 
@@ -121,14 +121,16 @@ typedef struct strata_final {   // the end of a choice
     int32_t truncated, has_new_line;
     int32_t n_decoded, n_prompt, n_cached, n_tokens_cached;
     strata_stats stats;
-    const char * probs;         // JSON array of strata_sampler_probs() objects or NULL
+    const char * probs;         // JSON array of strata_sampler_probs() objects, without those of a stop string, or NULL;
+                                // "sent" in an object: the text that went out with the token, shown instead of "text"
 } strata_final;
 
 // index: the choice's number in the reply; prompt: which prompt of the request it answers
 STRATA_API strata_reply * strata_reply_new(strata_prepared * p, size_t prompt, int32_t index, char ** err);
 STRATA_API void           strata_reply_free(strata_reply * r);
 // sse = 0: the JSON value llama-server would write (object, array of objects, or "null"); sse = 1: the bytes of its
-// event stream, framing included. extra_timings: a JSON object merged into every "timings", or NULL.
+// event stream, framing included, without the "[DONE]" that ends a whole stream. extra_timings: a JSON object merged into
+// every "timings", or NULL.
 STRATA_API char * strata_reply_chunk(strata_reply * r, const strata_chunk * c, int32_t sse, const char * extra_timings, char ** err);
 STRATA_API char * strata_reply_final(strata_reply * r, const strata_final * c, int32_t sse, const char * extra_timings, char ** err);
 
@@ -146,11 +148,12 @@ STRATA_API const char * strata_sampler_error(const strata_sampler * s); // "" wh
 // bytes of a token as the request wants to see it (special tokens hidden unless asked for); returns the length,
 // or -length when buf is too small
 STRATA_API int32_t strata_sampler_piece(strata_sampler * s, int32_t token, char * buf, int32_t size);
-// {"id","prob","text"(bytes as array),"probs":[{"id","prob","text"}]}: of the row just sampled
+// {"id","prob","text"(bytes as array),"probs":[{"id","prob","text"}]}: of the row just sampled, while its logits are
+// there; an error before any
 STRATA_API char *  strata_sampler_probs(strata_sampler * s, struct llama_context * ctx, int32_t idx, int32_t token, char ** err);
 // The state that accept() of the same tokens does not rebuild (random draws, mirostat, adaptive-p). load() expects a
 // sampler built from the same request, to which the same tokens have been accepted; afterwards both continue alike.
-STRATA_API size_t  strata_sampler_save(strata_sampler * s, uint8_t * buf, size_t size); // returns the size needed
+STRATA_API size_t  strata_sampler_save(strata_sampler * s, uint8_t * buf, size_t size); // the size needed; 0: no memory
 STRATA_API int32_t strata_sampler_load(strata_sampler * s, const uint8_t * buf, size_t size, char ** err);
 STRATA_API uint32_t strata_sampler_seed(const strata_sampler * s);
 

@@ -171,6 +171,27 @@ def test_sampling_holds_the_request_without_its_prompt() -> None:
     assert Sampler(frontend(), p.sampling()).save()
 
 
+def test_sampling_holds_all_that_a_sampler_depends_on() -> None:
+    """Every sampling field of a request, set to something of its own, arrives in the engine."""
+    fields = {
+        "seed": 7, "temperature": 0.5, "dynatemp_range": 0.25, "dynatemp_exponent": 2.0,
+        "top_k": 7, "top_p": 0.5, "min_p": 0.125, "top_n_sigma": 1.5, "xtc_probability": 0.25,
+        "xtc_threshold": 0.25, "typical_p": 0.75, "repeat_last_n": 7, "repeat_penalty": 1.5,
+        "presence_penalty": 0.5, "frequency_penalty": 0.25, "dry_multiplier": 0.5, "dry_base": 2.0,
+        "dry_allowed_length": 7, "dry_penalty_last_n": 7, "dry_sequence_breakers": ["x"],
+        "mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 0.5, "adaptive_target": 0.5,
+        "adaptive_decay": 0.5, "ignore_eos": True, "logit_bias": [[5, 1.5]], "n_probs": 7,
+        "min_keep": 7, "grammar": 'root ::= "a"', "grammar_lazy": True,
+        "grammar_triggers": [{"type": 1, "value": "xyzzy plugh"}], "preserved_tokens": ["<|im_start|>"],
+        "generation_prompt": "x", "samplers": ["top_k"], "post_sampling_probs": True,
+    }  # fmt: skip
+    plain, all_set = completion(), completion(**fields)
+    before, expected = (json.loads(p.settings(False)) for p in (plain, all_set))
+    assert all(before[name] != expected[name] for name in fields)
+    again = completion(**json.loads(all_set.sampling()))
+    assert json.loads(again.settings(False)) == expected
+
+
 def test_an_engines_frontend_needs_no_templates() -> None:
     f = new_frontend(templates=False)
     assert "chat_template" not in f.info()
