@@ -29,7 +29,7 @@ def rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     for scenario in result["scenarios"]:
         title = scenario["title"]
         if scenario["error"]:
-            table.append((title, "failed: " + scenario["error"].splitlines()[0], *[""] * 5))
+            table.append((title, "failed: " + scenario["error"].splitlines()[0][:60], *[""] * 5))
         for metric in scenario["metrics"]:
             unit = metric["unit"]
             table.append(
