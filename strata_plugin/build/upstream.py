@@ -65,7 +65,6 @@ def _build(cache: BuildCache, inputs: BuildInputs, key: str) -> None:
         progress = Progress("compiling", sys.stderr)
         run_logged(command, cwd=work, env=env, log=log, progress=progress)
     with cache.publishing("upstream", key) as folder:
-        # links become files: only what the server needs, and it must survive the tree
         for path in sorted((build / "bin").iterdir()):
             if path.is_file():
                 shutil.copy2(path, folder / path.name, follow_symlinks=False)

@@ -117,6 +117,10 @@ class RamParkingLot:
             self._used -= _n_bytes(state.data)
         return state
 
+    def peek(self, request_id: int) -> ParkedState:
+        """A state that stays where it is; KeyError when there is none."""
+        return self._parked[request_id]
+
     def drop(self, request_id: int) -> bool:
         """Throw a request's state away; whether it had one."""
         return self.take(request_id) is not None

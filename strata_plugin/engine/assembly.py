@@ -79,6 +79,7 @@ class LoadedEngine:
             window_rule=_window_rule(memory, model.n_swa),
             survives_failed_step=memory.survives_failed_step,
             copy_pins_window=memory.copy_pins_window,
+            has_cells=memory.has_cells,
         )
         limits = Limits(n_rows=c.n_parallel, n_batch=context.n_batch, n_ubatch=context.n_ubatch)
         budget = QuantumBudget(context.n_batch, context.n_ubatch, config.prefill_quantum_ms)

@@ -174,6 +174,7 @@ class EngineCore:
             generation.seq_id, generation.slot, generation.n_cached = seq_id, slot, reuse
             generation.started_at = self._clock()
             self._scheduler.admit(request_id, slot, reuse)
+            self._sequences.retire_idle()
             self.events.append(Started(request_id, slot, reuse))
             if generation.submit.return_progress:
                 self._progress(generation, reuse)

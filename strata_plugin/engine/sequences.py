@@ -1,4 +1,4 @@
-"""The sequences of one context: places prompts on resident prefixes, makes room, parks and unparks.
+"""The sequences of one context: places prompts on known prefixes, makes room, parks and unparks.
 
 Keeps the book (`ResidentSet`) and the KV cache in step; nothing else calls the context's sequence
 functions.
@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strata_plugin.checkpoints.parking import ParkingLot
+from strata_plugin.checkpoints.idle import IdleMatch, IdleStates
+from strata_plugin.checkpoints.parking import RamParkingLot, Reservation
 from strata_plugin.checkpoints.resident import ResidentSet
 from strata_plugin.checkpoints.traits import PrefixTraits
 
 from .ports import ContextPort, Tokens
+
+# A finished sequence slows down all others while it lies in the KV cache, since attention scans its
+# cells, too. One that is quickly copied leaves when the next request comes; a large one stays until
+# its cells are needed.
+CHEAP_STATE = 256 << 20  # bytes
+RESTORE_GAIN = 16  # tokens that a state in RAM must be ahead of what is resident
 
 WindowRule = Callable[[int, int], bool]  # (smallest position held, n): are n tokens a valid state?
 
@@ -23,13 +30,14 @@ class Sequences:
     def __init__(
         self,
         context: ContextPort,
-        lot: ParkingLot,
+        lot: RamParkingLot,
         *,
         n_seqs: int,
         traits: PrefixTraits,
         window_rule: WindowRule | None = None,
         survives_failed_step: bool = True,
         copy_pins_window: bool = False,
+        has_cells: bool = True,
     ) -> None:
         self._context = context
         self._lot = lot
@@ -37,6 +45,8 @@ class Sequences:
         self._window_rule = window_rule
         self._survives_failed_step = survives_failed_step
         self._copy_pins_window = copy_pins_window
+        self._has_cells = has_cells
+        self._idle = IdleStates(lot, traits)
 
     # -- a request's sequence --------------------------------------------------------------------
 
@@ -45,9 +55,19 @@ class Sequences:
 
         Raises `AllSequencesBusy`.
         """
+        resident = self._resident.place(tokens, limit=reuse_limit, usable=self._usable).reuse
+        match = self._idle.longest(tokens, reuse_limit) if reuse_limit else None
+        if match is not None and match.reuse > resident + RESTORE_GAIN:
+            seq_id = self._restored(tokens, match)
+            if seq_id is not None:
+                return seq_id, match.reuse
+        return self._placed(tokens, reuse_limit)
+
+    def _placed(self, tokens: Tokens, reuse_limit: int) -> tuple[int, int]:
+        """As `start`, from what lies in the KV cache."""
         placement = self._resident.place(tokens, limit=reuse_limit, usable=self._usable)
         for seq_id in placement.evict:
-            self._forget(seq_id)
+            self._retire(seq_id)
         seq_id, reuse = placement.seq_id, placement.reuse
         if placement.source is not None:
             whole = reuse == self._resident.n_tokens(placement.source)
@@ -66,6 +86,33 @@ class Sequences:
             self._context.remove(seq_id)
         self._resident.begin(seq_id, tokens[:reuse], placement.source)
         return seq_id, reuse
+
+    def _restored(self, tokens: Tokens, match: IdleMatch) -> int | None:
+        """A sequence that holds the first `match.reuse` tokens, from RAM; None if that fails."""
+        data = self._idle.read(match.key)  # before room is made, which may drop it
+        seq_id, _ = self._placed(tokens, 0)
+        if self._load(seq_id, data) and self._cut_to(seq_id, match.n_tokens, match.reuse):
+            self._resident.extend(seq_id, tokens[: match.reuse])
+            return seq_id
+        self._context.remove(seq_id)
+        self._resident.release(seq_id)
+        return None
+
+    def _load(self, seq_id: int, data: bytearray) -> bool:
+        """Load a state into an empty sequence, at the expense of idle ones if need be."""
+        while not self._context.load_state(seq_id, data):
+            self._context.remove(seq_id)
+            if not self.evict_one():
+                return False
+        return True
+
+    def _cut_to(self, seq_id: int, held: int, n: int) -> bool:
+        if n == held:
+            return True
+        pos_min = self._context.position_range(seq_id)[0]
+        if self._window_rule is not None and not self._window_rule(pos_min, n):
+            return False
+        return self._context.remove(seq_id, n)
 
     def computed(self, seq_id: int, tokens: Tokens) -> None:
         """`tokens` were computed at the end of a sequence."""
@@ -93,6 +140,22 @@ class Sequences:
         """The request is over; what it computed stays as a prefix for others."""
         self._resident.release(seq_id)
 
+    def _retire(self, seq_id: int) -> None:
+        """Move an idle sequence from the KV cache to RAM, or forget it where that has no room."""
+        self._keep(seq_id)
+        self._forget(seq_id)
+
+    def _keep(self, seq_id: int) -> bool:
+        """Have the state of an idle sequence in RAM; False where there is no room for it."""
+        tokens = self._resident.tokens(seq_id)
+        if self._idle.covers(tokens):
+            return True
+        reservation = self._idle.reserve(self._context.state_size(seq_id))
+        if reservation is None:
+            return False
+        self._idle.keep(reservation, tokens, self._saved(seq_id, reservation))
+        return True
+
     def _forget(self, seq_id: int) -> None:
         self._context.remove(seq_id)
         self._resident.forget(seq_id)
@@ -105,11 +168,18 @@ class Sequences:
     # -- room ------------------------------------------------------------------------------------
 
     def evict_one(self) -> bool:
-        """Forget the idle sequence that is missed least; False when there is none."""
+        """Clear the idle sequence that is missed least; False when there is none."""
         for seq_id in self._resident.eviction_order():
-            self._forget(seq_id)
+            self._retire(seq_id)
             return True
         return False
+
+    def retire_idle(self) -> None:
+        """Clear idle sequences, whose cells slow others down, where the copy costs little."""
+        if self._has_cells:
+            for seq_id in self._resident.eviction_order():
+                if self._context.state_size(seq_id) <= CHEAP_STATE and self._keep(seq_id):
+                    self._forget(seq_id)
 
     def room_for(self, n: int) -> bool:
         """Whether `n` more tokens fit beside the busy sequences (shared cells counted as several).
@@ -126,34 +196,35 @@ class Sequences:
     def park(self, request_id: int, seq_id: int) -> None:
         """Move a sequence out of the KV cache, its state into the lot if that has room."""
         n = self._resident.n_tokens(seq_id)
-        reservation = self._lot.reserve(self._context.state_size(seq_id)) if n else None
+        reservation = self._idle.reserve(self._context.state_size(seq_id)) if n else None
         if reservation is not None:
-            try:
-                state = self._context.save_state(seq_id)
-            except Exception:
-                self._lot.cancel(reservation)
-                raise
-            self._lot.commit(reservation, request_id, state, n)
+            self._lot.commit(reservation, request_id, self._saved(seq_id, reservation), n)
         self._forget(seq_id)
 
     def unpark(self, request_id: int, tokens: Tokens) -> tuple[int, int]:
         """A sequence for a parked request and how many of its `tokens` it holds.
 
-        The state is loaded back; where it was not kept or does not fit any more, the longest
-        resident prefix serves. Raises `AllSequencesBusy` (the state stays in the lot then).
+        The state is loaded back; where it was not kept or does not fit any more, the longest known
+        prefix serves. Raises `AllSequencesBusy` (the state stays in the lot then).
         """
         reuse_limit = len(tokens) - 1
         probe = self._resident.place(tokens, limit=reuse_limit, usable=self._usable)
         state = self._lot.take(request_id)
         if state is None or probe.reuse >= state.n_tokens:
             return self.start(tokens, reuse_limit=reuse_limit)
-        seq_id, _ = self.start(tokens, reuse_limit=0)
-        while not self._context.load_state(seq_id, bytearray(state.data)):
-            self._context.remove(seq_id)
-            if not self.evict_one():
-                return seq_id, 0
+        seq_id, _ = self._placed(tokens, 0)
+        data = state.data if isinstance(state.data, bytearray) else bytearray(state.data)
+        if not self._load(seq_id, data):
+            return seq_id, 0
         self._resident.extend(seq_id, tokens[: state.n_tokens])
         return seq_id, state.n_tokens
+
+    def _saved(self, seq_id: int, reservation: Reservation) -> bytearray:
+        try:
+            return self._context.save_state(seq_id)
+        except Exception:
+            self._lot.cancel(reservation)
+            raise
 
     def drop_parked(self, request_id: int) -> None:
         """Throw a parked state away."""
@@ -162,6 +233,7 @@ class Sequences:
     def check_integrity(self) -> None:
         """Raise AssertionError when the book and the KV cache disagree."""
         self._resident.check_integrity()
+        self._idle.check_integrity()
         for seq_id in range(self._resident.n_seqs):
             last = self._context.position_range(seq_id)[1]
             held = self._resident.n_tokens(seq_id)

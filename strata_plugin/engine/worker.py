@@ -137,9 +137,9 @@ def run(sock: socket.socket) -> int:
             return 0
         frames += got
     config: EngineConfig = decode(frames[0])
-    try:
-        from .assembly import LoadedEngine, LoadError
+    from .assembly import LoadedEngine, LoadError
 
+    try:
         last = [0.0]
 
         def on_progress(fraction: float) -> None:

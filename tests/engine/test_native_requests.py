@@ -182,7 +182,8 @@ def test_sampling_holds_all_that_a_sampler_depends_on() -> None:
         "mirostat": 2, "mirostat_tau": 2.0, "mirostat_eta": 0.5, "adaptive_target": 0.5,
         "adaptive_decay": 0.5, "ignore_eos": True, "logit_bias": [[5, 1.5]], "n_probs": 7,
         "min_keep": 7, "grammar": 'root ::= "a"', "grammar_lazy": True,
-        "grammar_triggers": [{"type": 1, "value": "xyzzy plugh"}], "preserved_tokens": ["<|im_start|>"],
+        "grammar_triggers": [{"type": 1, "value": "xyzzy plugh"}],
+        "preserved_tokens": ["<|im_start|>"],
         "generation_prompt": "x", "samplers": ["top_k"], "post_sampling_probs": True,
     }  # fmt: skip
     plain, all_set = completion(), completion(**fields)

@@ -249,6 +249,10 @@ class FakeEngine:
     def of(self, request_id: int) -> list[Frozen]:
         return [e for e in self.events if getattr(e, "request_id", None) == request_id]
 
+    def parked_states(self) -> list[int]:
+        """Requests whose state is in RAM (idle states are filed under negative numbers)."""
+        return sorted(key for key in self.lot._parked if key >= 0)
+
     def end(self, request_id: int) -> Done | Failed:
         last = self.of(request_id)[-1]
         assert isinstance(last, Done | Failed)

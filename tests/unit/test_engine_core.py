@@ -60,6 +60,42 @@ def test_the_same_prompt_again_computes_one_token():
     assert engine.context.n_computed - before == 1
 
 
+def test_idle_sequences_leave_the_cache_and_come_back_from_ram():
+    """Attention scans all cells that are in use, so those of finished requests slow down others."""
+    engine = FakeEngine()
+    engine.submit(1, A, n=4)
+    engine.run()
+    engine.submit(2, B, n=4)
+    engine.run()
+    assert engine.context.used_cells == len(B) + 3
+    before = engine.context.n_computed
+    engine.submit(3, [*A, *engine.tokens(1), 7], n=1)
+    engine.run()
+    assert engine.context.n_computed - before == 2
+    assert engine.tokens(3) == expected_tokens([*A, *engine.tokens(1), 7], 1)
+
+
+def test_without_room_in_ram_idle_sequences_stay_in_the_cache():
+    engine = FakeEngine(park_bytes=0)
+    engine.submit(1, A, n=4)
+    engine.run()
+    engine.submit(2, B, n=4)
+    engine.run()
+    engine.submit(3, [*A, *engine.tokens(1), 7], n=1)
+    engine.run()
+    assert engine.end(3).timings.cache_n == len(A) + 3
+
+
+def test_idle_states_give_way_to_parked_requests_and_to_newer_ones():
+    engine = FakeEngine(n_ctx=80, park_bytes=4 * 75)
+    for i, prompt in enumerate(([5, *A], [6, *A], A, B)):
+        engine.submit(i, prompt, n=45)
+    engine.run()
+    for i, prompt in enumerate(([5, *A], [6, *A], A, B)):
+        assert engine.tokens(i) == expected_tokens(prompt, 45)
+    assert engine.lot.used_bytes <= 4 * 75
+
+
 def test_no_reuse_when_the_request_says_so():
     engine = FakeEngine()
     engine.submit(1, A, n=1)
@@ -120,7 +156,7 @@ def test_short_of_cells_the_youngest_waits_and_nobody_fails(recurrent, park_byte
     for i, prompt in enumerate((A, B, [3, *A])):
         assert engine.tokens(i) == expected_tokens(prompt, 40)
         assert isinstance(engine.end(i), Done)
-    assert engine.lot.used_bytes == 0
+    assert not engine.parked_states()
 
 
 def test_parking_computes_nothing_twice():
@@ -138,9 +174,9 @@ def test_a_request_cancelled_while_parked_leaves_nothing_behind():
     engine.submit(2, B, n=45)
     while not engine.scheduler.parked():
         engine.step()
-    assert engine.lot.used_bytes > 0
+    assert engine.parked_states() == [2]
     engine.cancel(2)
-    assert engine.lot.used_bytes == 0
+    assert not engine.parked_states()
     engine.run()
     assert engine.tokens(1) == expected_tokens(A, 45)
 
