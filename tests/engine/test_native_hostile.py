@@ -19,7 +19,7 @@ from tests.engine.smollm2 import frontend, need_native_library, new_frontend
 need_native_library()
 
 MESSAGES = [{"role": "user", "content": "x"}]
-SECONDS = 5.0  # a loaded machine's time for what takes at most half a second
+SECONDS = 20.0  # what takes half a second at most; without bounds it would take minutes or hours
 
 
 def raw(text: str) -> tuple[Kind, bytes]:
