@@ -21,7 +21,7 @@ from .generation import Generation
 from .lifetime import failed, outlive, run_all
 from .pacing import Pacer
 from .ports import Event, Kind, StreamPort
-from .service import Service
+from .service import Service, as_api_error
 
 PING = b":\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -72,7 +72,10 @@ class EventStream(Response):
 
     async def _forward_all(self) -> None:
         pairs = zip(self.generation.choices, self.generation.streams, strict=True)
-        await run_all([self._forward(c, s) for c, s in pairs])
+        try:
+            await run_all([self._forward(c, s) for c, s in pairs])
+        except Exception as error:  # also text that its dialect's parser refuses
+            raise as_api_error(error) from error
 
     async def _forward(self, choice: Choice, stream: StreamPort) -> None:
         pacer = Pacer(choice.wanted.mergeable)

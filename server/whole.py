@@ -14,6 +14,7 @@ from .errors import JSON_TYPE, ApiError
 from .generation import Generation, merge_values
 from .lifetime import failed, outlive, run_all
 from .ports import StreamPort
+from .service import as_api_error
 
 
 class WholeReply(Response):
@@ -50,7 +51,10 @@ class WholeReply(Response):
         generation = self.generation
         pairs = zip(generation.choices, generation.streams, strict=True)
         await run_all([_collect_choice(c, s) for c, s in pairs])
-        values = [choice.value() for choice in generation.choices]
+        try:
+            values = [choice.value() for choice in generation.choices]
+        except Exception as error:  # text that its dialect's parser refuses
+            raise as_api_error(error) from error
         return merge_values(generation.kind, values)
 
 
