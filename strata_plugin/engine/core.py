@@ -248,6 +248,7 @@ class EngineCore:
             gen_ms=(now - g.prompt_done_at) * 1e3,
         )
         wants_probs = g.submit.n_probs > 0
+        wants_timings = g.submit.timings_per_token or g.text.stop is not StopReason.NONE
         self.events.append(
             Token(
                 request_id=g.request_id,
@@ -255,7 +256,7 @@ class EngineCore:
                 text=step.text,
                 n_decoded=g.n_generated,
                 visible=step.visible,
-                timings=g.timings(),
+                timings=g.timings() if wants_timings else None,
                 probs=g.sampler.probs(self._context, row, token) if wants_probs else None,
                 sampler_state=g.sampler.save(),
             )

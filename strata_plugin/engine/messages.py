@@ -49,6 +49,7 @@ class Submit(Frozen, frozen=True, kw_only=True):
     post_sampling_probs: bool = False
     cache_prompt: bool = True
     return_progress: bool = False
+    timings_per_token: bool = False
     id_slot: int = -1
     fork_of: int | None = None  # wait for that request's prompt, then share it
     lora: tuple[tuple[int, float], ...] = ()  # (adapter id, scale): part of the batch class
@@ -165,7 +166,7 @@ class Token(Frozen, frozen=True, kw_only=True):
     text: bytes
     n_decoded: int  # tokens sampled so far, this one included
     visible: bool = True  # False while a UTF-8 character is incomplete: no chunk is due
-    timings: Timings | None = None
+    timings: Timings | None = None  # with timings_per_token, and when a stop string was completed
     probs: bytes | None = None  # JSON from strata_sampler_probs
     sampler_state: bytes = b""  # strata_sampler_save: to continue this stream elsewhere
 

@@ -92,13 +92,19 @@ class Batch:
         begin, end = self.n_tokens, self.n_tokens + n
         if end > self.capacity:
             raise ValueError(f"batch of {end} tokens exceeds its capacity of {self.capacity}")
+        self.n_tokens = end
+        if n == 1:  # a decoding row: element by element is quicker than slices of one
+            self._tokens[begin] = tokens[0]
+            self._positions[begin] = start
+            self._seq[begin] = seq_id
+            self._outputs[begin] = output
+            return begin
         self._tokens[begin:end] = tokens
         np.add(self._arange[:n], start, out=self._positions[begin:end])
         self._seq[begin:end] = seq_id
         self._outputs[begin:end] = 0
         if output:
             self._outputs[end - 1] = 1
-        self.n_tokens = end
         return end - 1
 
 

@@ -132,8 +132,15 @@ class QuantumBudget:
         return self._n_ubatch / self._time.predict(1, self._n_ubatch) * 1000.0
 
     def step_tokens(self, n_rows: int) -> int:
-        """Tokens of a step, rows included: at least a minimal prompt share, at most `n_batch`."""
-        return min(max(self._size, n_rows + MIN_PROMPT_SHARE), self._n_batch)
+        """Tokens of a step, rows included: at least a minimal prompt share, at most `n_batch`.
+
+        Where more than half a micro-batch fits and no stream waits for the step, it takes a whole
+        one: part of one reads 5 to 10 % slower (measured on 2 CPU cores, 320 against 512 tokens).
+        """
+        size = self._size
+        if not n_rows and 2 * size >= self._n_ubatch:
+            size = max(size, self._n_ubatch)
+        return min(max(size, n_rows + MIN_PROMPT_SHARE), self._n_batch)
 
     def step_budget(self, n_rows: int) -> StepBudget:
         """Budget of a step that holds prompt tokens beside `n_rows` decoding rows."""

@@ -18,6 +18,7 @@ GREEDY = json.dumps({"temperature": 0.0}).encode()
 def load(path: object, *, park_bytes: int = 64 << 20, quantum_ms: float = 500.0, **context: object):
     """A `LoadedEngine` on `path`; keyword arguments are `ContextConfig` fields."""
     context.setdefault("n_ctx", 2048)
+    context.setdefault("threads", 1)  # several engines share few cores: spinning threads starve
     config = EngineConfig(
         model=ModelConfig(path=str(path)),
         context=ContextConfig(**context),  # type: ignore[arg-type]
