@@ -1,6 +1,8 @@
 """Builds upstream's own llama-server from the same pinned archive, unpatched: the yardstick."""
 
 import json
+import os
+import re
 import shutil
 import sys
 import time
@@ -10,7 +12,7 @@ from .cache import BuildCache, touch
 from .key import BuildInputs, collect
 from .progress import Progress, run_logged
 from .source import read_llama_commit
-from .toolchain import find_cmake, find_ninja, parallel_jobs
+from .toolchain import find_cmake, find_compilers, find_ninja, parallel_jobs
 from .wheel import build_environ, describe, launcher_args, version_args, work_tree
 
 # Upstream's defaults, without what the server does not need or would have to download.
@@ -26,7 +28,20 @@ _ARGS = (
 
 def upstream_inputs(backend: str = "auto", cuda_arch: str | None = None) -> BuildInputs:
     """Returns the inputs of the unpatched server, with the same GGML flags as the wheel's."""
-    return collect(backend, cuda_arch, patched=False, extra_args=_ARGS)
+    _, cxx = find_compilers((), os.environ)
+    return collect(backend, cuda_arch, patched=False, extra_args=(*_ARGS, *amx_args(cxx.version)))
+
+
+def amx_args(compiler: str) -> tuple[str, ...]:
+    """Returns what GCC before 13 needs to compile ggml's AMX code right without our patch 0003.
+
+    It drops stores to the tile configuration as dead; llama-server then crashes on CPUs with AMX.
+    `compiler` is the first line of its --version.
+    """
+    match = re.search(r"(\d+)\.\d+\.\d+\s*$", compiler)
+    if "clang" in compiler or not match or int(match[1]) >= 13:
+        return ()
+    return ("-DCMAKE_CXX_FLAGS=-fno-dse",)
 
 
 def ensure_server(cache: BuildCache, inputs: BuildInputs) -> Path:

@@ -29,18 +29,20 @@ class FrameParser:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Complete payloads, in order; the rest is kept for the next call."""
-        self._buffer += data
+        if self._buffer:
+            self._buffer += data
+            data = bytes(self._buffer)
         start = 0
-        while len(self._buffer) - start >= _HEADER.size:
-            (length,) = _HEADER.unpack_from(self._buffer, start)
+        while len(data) - start >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(data, start)
             if length > MAX_FRAME:
                 raise TransportError(f"frame of {length} bytes announced")
             end = start + _HEADER.size + length
-            if len(self._buffer) < end:
+            if len(data) < end:
                 break
-            yield bytes(self._buffer[start + _HEADER.size : end])
+            yield data[start + _HEADER.size : end]
             start = end
-        del self._buffer[:start]
+        self._buffer = bytearray(data[start:])
 
 
 def receive(

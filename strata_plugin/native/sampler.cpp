@@ -1,6 +1,7 @@
 // sampler.cpp: one sequence's sampler, its state, and sampling all rows of a step in one call.
 #include "error.h"
 #include "frontend.h"
+#include "greedy.h"
 #include "limits.h"
 #include "sampler_params.h"
 #include "server-schema.h"
@@ -22,6 +23,7 @@ using strata::guarded;
 struct strata_sampler {
     const strata_frontend * frontend = nullptr;
     common_sampler_ptr      smpl;
+    std::optional<strata::greedy_choice> greedy; // set where the chain can only choose the most likely token
     std::set<llama_token>   preserved_tokens;
     int32_t                 n_probs             = 0;
     bool                    post_sampling_probs = false;
@@ -44,6 +46,7 @@ extern "C" strata_sampler * strata_sampler_new(strata_frontend * f, const char *
         auto s = std::make_unique<strata_sampler>();
         s->frontend            = f;
         s->smpl.reset(common_sampler_init(f->model, sampling_params));
+        s->greedy              = strata::greedy_choice::of(sampling_params, f->vocab);
         s->preserved_tokens    = sampling_params.preserved_tokens;
         s->n_probs             = sampling_params.n_probs;
         s->post_sampling_probs = params.post_sampling_probs;
@@ -56,6 +59,7 @@ extern "C" strata_sampler * strata_sampler_clone(strata_sampler * s, char ** err
         auto copy = std::make_unique<strata_sampler>();
         copy->frontend            = s->frontend;
         copy->smpl.reset(common_sampler_clone(s->smpl.get()));
+        copy->greedy              = s->greedy;
         copy->preserved_tokens    = s->preserved_tokens;
         copy->n_probs             = s->n_probs;
         copy->post_sampling_probs = s->post_sampling_probs;
@@ -94,9 +98,16 @@ extern "C" int32_t strata_sample_rows(struct llama_context * ctx, size_t n, stra
             strata::abort_guard guard;
             s.error.clear();
             s.has_candidates = false;
-            const llama_token id = common_sampler_sample(s.smpl.get(), ctx, idx[i]);
+            llama_token id = LLAMA_TOKEN_NULL;
+            if (s.greedy) {
+                float * logits = llama_get_logits_ith(ctx, idx[i]);
+                id = logits ? s.greedy->choose(logits) : LLAMA_TOKEN_NULL;
+            }
+            if (id == LLAMA_TOKEN_NULL) { // and what is wrong with the row is said there
+                id = common_sampler_sample(s.smpl.get(), ctx, idx[i]);
+            }
             accept(s, id, true);
-            s.has_candidates = true;
+            s.has_candidates = true; // probabilities are not asked for where `greedy` is set
             tokens[i] = id;
         } catch (const std::exception & e) {
             s.error = e.what();

@@ -62,6 +62,24 @@ def test_temperature_zero_takes_the_most_likely_token() -> None:
     assert tokens == [int(logits().row(i).argmax()) for i in range(ROWS)]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"ignore_eos": True}, {"top_p": 0.1, "min_p": 0.9, "top_k": 1}, {"logit_bias": "best"}],
+)
+def test_the_short_way_at_temperature_zero_chooses_what_the_chain_chooses(
+    more: dict[str, Any],
+) -> None:
+    """`n_probs` needs the candidates, so with it the whole chain runs."""
+    rows = [int(logits().row(i).argmax()) for i in range(ROWS)]
+    if more.get("logit_bias") == "best":  # ban and favour what would be chosen, one of them twice
+        more = {"logit_bias": [[rows[0], False], [rows[1], -3.0], [rows[1], -2.5], [rows[2], 2.0]]}
+    before = [logits().row(i).copy() for i in range(ROWS)]
+    short = logits().sample(new_sampler({"temperature": 0, **more}))
+    assert all(np.array_equal(logits().row(i), before[i]) for i in range(ROWS))
+    assert short == logits().sample(new_sampler({"temperature": 0, "n_probs": 1, **more}))
+    assert not more.get("logit_bias") or short != rows
+
+
 @pytest.mark.parametrize("name", RANDOM)
 def test_the_same_seed_gives_the_same_tokens(name: str) -> None:
     sampling = {**RANDOM[name], "seed": 11}

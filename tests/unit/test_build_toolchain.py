@@ -9,6 +9,7 @@ from strata_plugin.build import toolchain
 from strata_plugin.build.backend import Backend, choose_backend, find_nvcc
 from strata_plugin.build.errors import BuildError
 from strata_plugin.build.toolchain import Compiler, find_compilers, native_cpu, parallel_jobs
+from strata_plugin.build.upstream import amx_args
 
 
 def choose(wanted: str, *, driver: bool, nvcc: bool, given: str | None = None) -> Backend:
@@ -124,3 +125,9 @@ def test_jobs_are_bounded_by_cpus_and_memory(monkeypatch: pytest.MonkeyPatch) ->
         text = f"MemTotal: 1 kB\nMemAvailable:   {kilobytes} kB\n"
         monkeypatch.setattr(toolchain, "_meminfo", lambda text=text: text)
         assert (parallel_jobs("cpu"), parallel_jobs("cuda")) == (cpu, cuda)
+
+
+def test_only_the_gcc_that_drops_the_tile_configuration_gets_a_flag_for_the_yardstick() -> None:
+    assert amx_args("g++ (Debian 12.2.0-14+deb12u1) 12.2.0") == ("-DCMAKE_CXX_FLAGS=-fno-dse",)
+    assert amx_args("g++ (Ubuntu 13.3.0-6ubuntu2) 13.3.0") == ()
+    assert amx_args("Debian clang version 14.0.6") == ()
