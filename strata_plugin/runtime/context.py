@@ -149,6 +149,7 @@ class Context:
                 f"llama.cpp cannot make a context of {config.n_ctx or model.n_ctx_train} tokens"
                 f" (KV types {config.type_k}/{config.type_v}); try a smaller -c"
             )
+        self.pointer = ctypes.cast(self.handle, ctypes.c_void_p)  # once, not for every token
         self.model = model
         self.n_ctx = int(llama.llama_n_ctx(self.handle))
         self.n_ctx_seq = int(llama.llama_n_ctx_seq(self.handle))  # one sequence's

@@ -107,7 +107,8 @@ class Sampler:
 
 
 def _pointer(context: Any) -> ctypes.c_void_p:
-    return ctypes.cast(getattr(context, "handle", context), ctypes.c_void_p)
+    known: ctypes.c_void_p | None = getattr(context, "pointer", None)
+    return known or ctypes.cast(getattr(context, "handle", context), ctypes.c_void_p)
 
 
 def sample_rows(context: Any, samplers: Sequence[Sampler], rows: Sequence[int]) -> list[int]:
