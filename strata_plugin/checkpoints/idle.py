@@ -5,6 +5,7 @@ They share the byte budget of parked requests and give way to those. Reading one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -14,6 +15,7 @@ from .parking import RamParkingLot, Reservation
 from .tokens import Tokens, common_prefix
 from .traits import PrefixTraits
 
+WindowRule = Callable[[int, int], bool]  # (smallest position held, n): are n tokens a valid state?
 MIN_SHARE = 4  # a state is worth loading when at least one in so many of its tokens is of use
 
 
@@ -26,76 +28,104 @@ class IdleMatch:
     reuse: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    tokens: Tokens
+    n_bytes: int
+    pos_min: int  # smallest position that the state holds, for memory with a window
+
+
+def _serves(n_held: int, n: int) -> bool:
+    """Whether a state of `n_held` tokens is worth loading for its first `n`."""
+    return n * MIN_SHARE >= n_held
+
+
 class IdleStates:
     """Whole-sequence states by the tokens they hold, least recently used first to go."""
 
     def __init__(self, lot: RamParkingLot, traits: PrefixTraits) -> None:
         self._lot = lot
         self._traits = traits
-        self._tokens: dict[int, Tokens] = {}  # by key, least recently used first
+        self._held: dict[int, _Held] = {}  # by key, least recently used first
+        self._n_bytes = 0
         self._keys = count(-1, -1)  # the lot's owners: requests are positive, idle states negative
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return len(self._held)
 
     def reserve(self, n_bytes: int) -> Reservation | None:
-        """Set bytes aside in the shared budget, at the expense of the oldest idle states."""
-        if n_bytes > self._lot.limit_bytes:
+        """Set bytes aside in the shared budget, at the expense of the oldest idle states.
+
+        None, and nothing is dropped, when parked requests leave too little for `n_bytes`.
+        """
+        if self._lot.used_bytes - self._n_bytes + n_bytes > self._lot.limit_bytes:
             return None
-        reservation = self._lot.reserve(n_bytes)
-        while reservation is None and self._tokens:
-            self._drop(next(iter(self._tokens)))
-            reservation = self._lot.reserve(n_bytes)
+        while (reservation := self._lot.reserve(n_bytes)) is None:
+            self._drop(next(iter(self._held)))
         return reservation
 
     def covers(self, tokens: Tokens) -> bool:
         """Whether a stored state serves wherever one of `tokens` would."""
-        return any(
-            len(held) >= len(tokens)
-            and (len(held) == len(tokens) or self._traits.every_prefix)
-            and np.array_equal(held[: len(tokens)], tokens)
-            for held in self._tokens.values()
-        )
+        return any(self._replaces(held.tokens, tokens) for held in self._held.values())
 
-    def keep(self, reservation: Reservation, tokens: Tokens, data: bytearray) -> None:
+    def keep(
+        self, reservation: Reservation, tokens: Tokens, data: bytearray, pos_min: int = 0
+    ) -> None:
         """Store the state of `tokens`; shorter ones that it replaces are dropped."""
-        if self._traits.every_prefix:
-            for key, held in list(self._tokens.items()):
-                if len(held) < len(tokens) and np.array_equal(held, tokens[: len(held)]):
-                    self._drop(key)
+        for key, held in list(self._held.items()):
+            if self._replaces(tokens, held.tokens):
+                self._drop(key)
         key = next(self._keys)
         self._lot.commit(reservation, key, data, len(tokens))
-        self._tokens[key] = tokens.copy()
+        self._held[key] = _Held(tokens.copy(), len(data), pos_min)
+        self._n_bytes += len(data)
 
-    def longest(self, tokens: Tokens, limit: int) -> IdleMatch | None:
+    def _replaces(self, longer: Tokens, shorter: Tokens) -> bool:
+        n = len(shorter)
+        if len(longer) != n and not (
+            self._traits.every_prefix and n < len(longer) and _serves(len(longer), n)
+        ):
+            return False
+        return bool(np.array_equal(longer[:n], shorter))
+
+    def longest(
+        self, tokens: Tokens, limit: int, window_rule: WindowRule | None = None
+    ) -> IdleMatch | None:
         """The state that shares most with `tokens`, of at most `limit` tokens; None when none does.
 
-        Where states can't be cut only one that is a prefix as a whole counts.
+        Where states can't be cut, or a window does not cover the cut, only one that is a prefix as
+        a whole counts.
         """
         best: IdleMatch | None = None
-        for key, held in self._tokens.items():
-            if held[0] != tokens[0]:
+        for key, held in self._held.items():
+            n_held = len(held.tokens)
+            if held.tokens[0] != tokens[0]:
                 continue
-            reuse = min(common_prefix(held, tokens), limit)
-            whole = reuse == len(held)
-            if not (whole or self._traits.can_cut) or reuse * MIN_SHARE < len(held):
+            reuse = min(common_prefix(held.tokens, tokens), limit)
+            if not reuse or not _serves(n_held, reuse):
                 continue
-            if reuse and (best is None or reuse > best.reuse):
-                best = IdleMatch(key, len(held), reuse)
+            if reuse < n_held and not (
+                self._traits.can_cut
+                and (window_rule is None or window_rule(held.pos_min, reuse))
+            ):
+                continue
+            if best is None or reuse > best.reuse:
+                best = IdleMatch(key, n_held, reuse)
         return best
 
     def read(self, key: int) -> bytearray:
         """The state's bytes, which count as used now."""
         state = self._lot.peek(key)
-        self._tokens[key] = self._tokens.pop(key)
+        self._held[key] = self._held.pop(key)
         return state.data if isinstance(state.data, bytearray) else bytearray(state.data)
 
     def check_integrity(self) -> None:
         """Raise AssertionError when a state is listed without bytes or the other way round."""
-        for key, held in self._tokens.items():
+        for key, held in self._held.items():
             assert key in self._lot, f"idle state {key} has no bytes"
-            assert len(held) and self._lot.peek(key).n_tokens == len(held), f"idle state {key}"
+            assert len(held.tokens) == self._lot.peek(key).n_tokens > 0, f"idle state {key}"
+        assert self._n_bytes == sum(held.n_bytes for held in self._held.values()), "idle bytes"
 
     def _drop(self, key: int) -> None:
-        del self._tokens[key]
+        self._n_bytes -= self._held.pop(key).n_bytes
         self._lot.drop(key)

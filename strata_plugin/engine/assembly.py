@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from strata_plugin.checkpoints.idle import WindowRule
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PrefixTraits
 from strata_plugin.runtime.context import MAX_SEQUENCES, Context, ContextError
@@ -31,7 +32,7 @@ from strata_plugin.scheduling.scheduler import Limits, Scheduler
 from .config import ContextConfig, EngineConfig
 from .core import EngineCore
 from .messages import ModelInfo, Ready, Submit
-from .sequences import Sequences, WindowRule
+from .sequences import Sequences
 
 # Idle sequences beside the rows, where a sequence costs no memory by itself. Where it costs a
 # window or

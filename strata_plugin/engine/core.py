@@ -164,6 +164,8 @@ class EngineCore:
     def _admit(self) -> None:
         if self._scheduler.parked():
             self._recovery.unpark_one(force=False)
+            if self._scheduler.parked():
+                return  # newcomers would take the cells that they wait for
         for request_id, slot in self._scheduler.admissible():
             generation = self._generations[request_id]
             limit = generation.n_prompt - 1 if generation.submit.cache_prompt else 0

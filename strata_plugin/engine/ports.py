@@ -53,7 +53,7 @@ class ContextPort(Protocol):
         """Bytes of a whole-sequence state."""
 
     def save_state(self, seq_id: int) -> bytearray:
-        """Whole-sequence state."""
+        """Whole-sequence state; raises `StateError` or MemoryError."""
 
     def load_state(self, seq_id: int, data: bytearray) -> bool:
         """Put a saved state into an empty sequence; False when there is no room."""

@@ -6,12 +6,13 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 
-from strata_plugin.checkpoints.idle import IdleMatch, IdleStates
+from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
 from strata_plugin.checkpoints.parking import RamParkingLot, Reservation
 from strata_plugin.checkpoints.resident import ResidentSet
 from strata_plugin.checkpoints.traits import PrefixTraits
+from strata_plugin.runtime.errors import StateError
 
 from .ports import ContextPort, Tokens
 
@@ -21,7 +22,7 @@ from .ports import ContextPort, Tokens
 CHEAP_STATE = 256 << 20  # bytes
 RESTORE_GAIN = 16  # tokens that a state in RAM must be ahead of what is resident
 
-WindowRule = Callable[[int, int], bool]  # (smallest position held, n): are n tokens a valid state?
+log = logging.getLogger(__name__)
 
 
 class Sequences:
@@ -56,7 +57,7 @@ class Sequences:
         Raises `AllSequencesBusy`.
         """
         resident = self._resident.place(tokens, limit=reuse_limit, usable=self._usable).reuse
-        match = self._idle.longest(tokens, reuse_limit) if reuse_limit else None
+        match = self._idle.longest(tokens, reuse_limit, self._window_rule) if reuse_limit else None
         if match is not None and match.reuse > resident + RESTORE_GAIN:
             seq_id = self._restored(tokens, match)
             if seq_id is not None:
@@ -153,7 +154,11 @@ class Sequences:
         reservation = self._idle.reserve(self._context.state_size(seq_id))
         if reservation is None:
             return False
-        self._idle.keep(reservation, tokens, self._saved(seq_id, reservation))
+        state = self._saved(seq_id, reservation)
+        if state is None:
+            return False
+        pos_min = self._context.position_range(seq_id)[0]
+        self._idle.keep(reservation, tokens, state, pos_min)
         return True
 
     def _forget(self, seq_id: int) -> None:
@@ -197,8 +202,9 @@ class Sequences:
         """Move a sequence out of the KV cache, its state into the lot if that has room."""
         n = self._resident.n_tokens(seq_id)
         reservation = self._idle.reserve(self._context.state_size(seq_id)) if n else None
-        if reservation is not None:
-            self._lot.commit(reservation, request_id, self._saved(seq_id, reservation), n)
+        state = self._saved(seq_id, reservation) if reservation is not None else None
+        if reservation is not None and state is not None:
+            self._lot.commit(reservation, request_id, state, n)
         self._forget(seq_id)
 
     def unpark(self, request_id: int, tokens: Tokens) -> tuple[int, int]:
@@ -219,12 +225,14 @@ class Sequences:
         self._resident.extend(seq_id, tokens[: state.n_tokens])
         return seq_id, state.n_tokens
 
-    def _saved(self, seq_id: int, reservation: Reservation) -> bytearray:
+    def _saved(self, seq_id: int, reservation: Reservation) -> bytearray | None:
+        """A sequence's state, None where it can't be had: then its tokens are computed again."""
         try:
             return self._context.save_state(seq_id)
-        except Exception:
+        except (MemoryError, StateError) as e:
+            log.warning("the state of sequence %d was not saved: %s", seq_id, e or "no memory")
             self._lot.cancel(reservation)
-            raise
+            return None
 
     def drop_parked(self, request_id: int) -> None:
         """Throw a parked state away."""

@@ -1,8 +1,8 @@
 """The engine process: `python -m strata_plugin.engine.worker FD`.
 
-Two threads. The reader takes frames from the socket and prepares what no step should wait for (a
-sampler with a large grammar takes long to build). The main thread owns the llama context and runs
-the step loop. When the socket closes, the HTTP process is gone and so is the reason to live.
+The main thread owns the llama context and runs the step loop. A reader takes frames from the
+socket, and a builder makes samplers, so that no step waits for a large grammar. When the socket
+closes, the HTTP process is gone and so is the reason to live.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from .config import EngineConfig, decode
+from .config import decode as decode_config
 from .messages import (
     Cancel,
     Failed,
@@ -33,9 +34,9 @@ from .messages import (
     Shutdown,
     Submit,
     ToEngine,
-    decode_to_engine,
     encode,
 )
+from .messages import decode_to_engine as decode
 from .ports import SamplerPort
 from .transport import FrameParser, TransportError, frame, receive
 
@@ -68,27 +69,61 @@ class Link:
 Inbox = queue.SimpleQueue[tuple[ToEngine, SamplerPort | None]]
 
 
-def _read(link: Link, engine: LoadedEngine, inbox: Inbox) -> None:
-    """Reader thread: frames in, prepared work out."""
-    while True:
+class Reader:
+    """Frames in, prepared work out.
+
+    Samplers are built one after another in a thread of their own, since a large grammar takes long;
+    what else comes meanwhile overtakes them, and a cancelled request is not submitted at all.
+    """
+
+    def __init__(self, link: Link, engine: LoadedEngine, inbox: Inbox) -> None:
+        self._link = link
+        self._engine = engine
+        self._inbox = inbox
+        self._builder = ThreadPoolExecutor(1, "sampler")
+        self._lock = threading.Lock()
+        self._building: set[int] = set()  # ids of requests whose sampler is not ready yet
+
+    def run(self, frames: list[bytes] | None) -> None:
+        """Handle `frames` and all that follow; ends the process when the peer is gone."""
+        while True:
+            try:
+                messages = None if frames is None else [m for f in frames for m in decode(f)]
+                if messages is None:
+                    os._exit(0)  # nobody is left to serve; a step in progress has no reader
+                for message in messages:
+                    self._take(message)
+                frames = self._link.frames()
+            except (TransportError, msgspec.DecodeError) as e:
+                log.error("bad frame from the HTTP process: %s", e)
+                os._exit(1)
+
+    def _take(self, message: ToEngine) -> None:
+        if isinstance(message, Submit):
+            with self._lock:
+                self._building.add(message.request_id)
+            self._builder.submit(self._build, message)
+            return
+        if isinstance(message, Cancel):
+            with self._lock:
+                if message.request_id in self._building:
+                    self._building.remove(message.request_id)
+                    return
+        self._inbox.put((message, None))
+
+    def _build(self, message: Submit) -> None:
         try:
-            frames = link.frames()
-            messages = None if frames is None else [m for f in frames for m in decode_to_engine(f)]
-        except (TransportError, msgspec.DecodeError) as e:
-            log.error("bad frame from the HTTP process: %s", e)
-            messages = None
-        if messages is None:
-            os._exit(0)  # nobody is left to serve; a step in progress has no reader
-        for message in messages:
-            sampler = None
-            if isinstance(message, Submit):
-                try:
-                    sampler = engine.make_sampler(message)
-                except Exception as e:
-                    text = f"failed to initialise samplers: {e}"
-                    link.send([Failed(message.request_id, 400, "invalid_request_error", text)])
-                    continue
-            inbox.put((message, sampler))
+            sampler = self._engine.make_sampler(message)
+        except Exception as e:
+            with self._lock:
+                self._building.discard(message.request_id)
+            text = f"failed to initialise samplers: {e}"
+            self._link.send([Failed(message.request_id, 400, "invalid_request_error", text)])
+            return
+        with self._lock:
+            if message.request_id in self._building:  # else it was cancelled meanwhile
+                self._building.remove(message.request_id)
+                self._inbox.put((message, sampler))
 
 
 def _handle(engine: LoadedEngine, message: ToEngine, sampler: SamplerPort | None) -> bool:
@@ -136,7 +171,7 @@ def run(sock: socket.socket) -> int:
         if got is None:
             return 0
         frames += got
-    config: EngineConfig = decode(frames[0])
+    config = decode_config(frames[0])
     from .assembly import LoadedEngine, LoadError
 
     try:
@@ -152,7 +187,8 @@ def run(sock: socket.socket) -> int:
         link.send([LoadFailed(str(e))])
         return 1
     inbox: Inbox = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(link, engine, inbox), daemon=True, name="reader").start()
+    reader = Reader(link, engine, inbox)
+    threading.Thread(target=reader.run, args=(frames[1:],), daemon=True, name="reader").start()
     gc.collect()
     gc.freeze()  # what was loaded stays: keep the collector's pauses short
     link.send([engine.ready])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .config import ContextConfig
 from .devices import ThreadPools, math_threads
+from .errors import StateError
 from .library import llama
 from .model import Model
 from .sampler import Sampler, sample_rows
@@ -257,7 +258,7 @@ class Context:
         buffer = (ctypes.c_uint8 * size).from_buffer(data)
         written = llama.llama_state_seq_get_data_ext(self.handle, buffer, size, seq_id, flags)
         if written != size:
-            raise ContextError(f"saving sequence {seq_id}: {written} of {size} bytes")
+            raise StateError(f"saving sequence {seq_id}: {written} of {size} bytes")
         return data
 
     def load_state(self, seq_id: int, data: bytearray, flags: int = 0) -> bool:

@@ -149,11 +149,16 @@ class Scheduler:
         request.parked = True
 
     def unpark(self, request_id: int, computed: int) -> None:
-        """A parked request goes on with its first `computed` tokens back in the KV cache."""
+        """A parked request goes on with its first `computed` tokens in the KV cache.
+
+        That may be more than it had computed itself: others may have read the same further.
+        """
         request = self.request(request_id)
         if request.stage is not Stage.PARKED:
             raise ValueError(f"request {request_id} is {request.stage.value}, not parked")
-        self._set_back(request, computed)
+        if not 0 <= computed < request.known:
+            raise ValueError(f"{computed} computed tokens for {request}")
+        request.computed = computed
         request.parked = False
         request.turn = request.served = self._step
 

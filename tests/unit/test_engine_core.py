@@ -168,6 +168,46 @@ def test_parking_computes_nothing_twice():
     assert engine.context.n_computed == sum(len(p) + 39 for p in prompts)
 
 
+def test_a_parked_reader_may_come_back_with_more_than_it_had_read():
+    """Another request with the same beginning read on meanwhile."""
+    engine = FakeEngine(n_ctx=400)
+    prompt = [1 + i % 49 for i in range(250)]
+    engine.submit(1, prompt, n=30)
+    engine.submit(2, [*prompt, 5, 6, 7], n=5)
+    engine.run()
+    assert engine.tokens(1) == expected_tokens(prompt, 30)
+    assert engine.tokens(2) == expected_tokens([*prompt, 5, 6, 7], 5)
+
+
+def test_newcomers_do_not_starve_a_parked_request():
+    engine = FakeEngine(n_ctx=400, n_rows=4)
+    engine.submit(1, [1, *A], n=120)
+    engine.submit(2, [1 + i % 47 for i in range(330)], n=10)
+    newcomers = iter(range(10, 400))
+    for _ in range(600):
+        if len(engine.scheduler.queued()) < 3:
+            number = next(newcomers)
+            engine.submit(number, [2 + number % 45, *B], n=60)
+        engine.step()
+        if any(isinstance(e, Done) for e in engine.of(2)):
+            return
+    raise AssertionError("the large request never ended")
+
+
+def test_a_state_that_can_not_be_saved_is_computed_again():
+    def no_memory(seq_id):
+        raise MemoryError
+
+    engine = FakeEngine(n_ctx=100)
+    engine.context.save_state = no_memory
+    for i, prompt in enumerate((A, B, [3, *A])):
+        engine.submit(i, prompt, n=40)
+    engine.run()
+    for i, prompt in enumerate((A, B, [3, *A])):
+        assert engine.tokens(i) == expected_tokens(prompt, 40)
+    assert engine.lot.used_bytes == 0
+
+
 def test_a_request_cancelled_while_parked_leaves_nothing_behind():
     engine = FakeEngine(n_ctx=80)
     engine.submit(1, A, n=45)
