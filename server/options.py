@@ -29,7 +29,6 @@ def engine_config(parsed: Parsed, model: ModelFile, settings: ServerSettings) ->
         frontend=frontend_config(parsed, settings),
         prefill_quantum_ms=parsed["prefill_quantum_ms"],
         park_bytes=NO_LIMIT if cache_ram < 0 else cache_ram << 20,
-        cache_prompt=parsed["cache_prompt"],
         verbosity=0 if settings.log_disable else settings.verbosity,
     )
 

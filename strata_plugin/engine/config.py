@@ -21,7 +21,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     frontend: dict[str, Any] = msgspec.field(default_factory=dict)
     prefill_quantum_ms: float = 500.0
     park_bytes: int = 8192 << 20  # RAM for parked sequences; 0: recompute instead
-    cache_prompt: bool = True
     verbosity: int = 3  # llama.cpp's log threshold as in --verbosity
     debug: bool = False  # check_integrity after each step
 

@@ -6,7 +6,6 @@ Only one thread may use a context. Positions equal token indices (text only).
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -266,24 +265,3 @@ class Context:
         n = len(data)
         buffer = (ctypes.c_uint8 * n).from_buffer(data)
         return bool(llama.llama_state_seq_set_data_ext(self.handle, buffer, n, seq_id, flags))
-
-
-def default_threads(config: ContextConfig) -> tuple[int, int]:
-    """(decode, batch) thread counts that a context made from `config` will use."""
-    threads = config.threads if config.threads > 0 else math_threads()
-    return threads, config.threads_batch if config.threads_batch > 0 else threads
-
-
-def tokens_array(tokens: Sequence[int] | bytes) -> Tokens:
-    """Token ids as an int32 array; bytes are little-endian int32."""
-    if isinstance(tokens, bytes):
-        return np.frombuffer(tokens, "<i4")
-    return np.asarray(tokens, np.int32)
-
-
-def trim_memory() -> None:
-    """Hand freed heap pages back to the system (glibc), after loading and after large requests."""
-    if os.name == "posix":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

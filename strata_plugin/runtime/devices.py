@@ -64,12 +64,6 @@ def device_names() -> list[str]:
     return [_ggml().ggml_backend_dev_name(d).decode() for d in _devices()]
 
 
-def has_accelerator() -> bool:
-    """Whether any device is not the CPU (nor a BLAS-like helper of it)."""
-    lib = _ggml()
-    return any(lib.ggml_backend_dev_type(d) in (1, 2) for d in _devices())  # GPU, integrated GPU
-
-
 def device_by_name(name: str) -> int:
     """Handle of a device; `ValueError` naming those that exist."""
     for device in _devices():

@@ -7,7 +7,7 @@ one thread at a time. Objects keep what they need alive, except the model itself
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -37,7 +37,6 @@ __all__ = [
     "Sampler",
     "build_info",
     "memory_class_name",
-    "probs_as_sent",
     "sample_rows",
     "schema_to_grammar",
 ]
@@ -164,13 +163,3 @@ class Prepared:
     def reply(self, prompt: int, index: int) -> Reply:
         """The writer of choice number `index`, which answers prompt number `prompt`."""
         return Reply(self, prompt, index)
-
-
-def probs_as_sent(probs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """JSON for `Reply.final(probs=...)` of (strata_sampler_probs JSON, text sent with the token).
-
-    llama-server shows the text that went out with a token, not the token's own: nothing while it
-    might begin a stop string, several tokens' text afterwards.
-    """
-    parts = [b'{"sent":' + orjson.dumps(list(text)) + b"," + token[1:] for token, text in probs]
-    return b"[" + b",".join(parts) + b"]"

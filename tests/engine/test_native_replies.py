@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from strata_plugin.runtime.native import Kind, NativeError, Reply, probs_as_sent
+from strata_plugin.runtime.native import Kind, NativeError, Reply
+from strata_server.choice import probs_as_sent
 from tests.engine.smollm2 import frontend, need_native_library, new_frontend
 
 need_native_library()
