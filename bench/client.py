@@ -2,7 +2,8 @@
 
 While a reply arrives it only stores each received block with its time; chunked coding, server-sent
 events and JSON are taken apart afterwards. Every request opens its own connection, and times count
-from before the connect, as a user would feel them.
+from before the connect, as a user would feel them. An `Exchange` is one request under way: others
+may wait for its headers or its next event, and cut it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +21,12 @@ TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Request:
-    """One POST whose JSON body is `body`; `delay_s` is waited before connecting."""
+    """One POST whose JSON body is `body`, or a GET; `delay_s` is waited before connecting."""
 
     path: str
-    body: dict[str, Any]
+    body: dict[str, Any] | None = None  # None: a GET
     delay_s: float = 0.0
+    headers: tuple[tuple[str, str], ...] = ()  # besides those that every request has
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Reply:
     end_at: float = 0.0  # seconds since `started`: last byte
     error: str = ""
     text: str = ""  # the body where it isn't an event stream
+    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+    cut: bool = False  # we left before its end: that it is incomplete is no error
+
+
+_MARK = b"\ndata:"  # JSON holds no raw line ends, so in a stream this begins an event
 
 
 @dataclass
@@ -54,6 +61,9 @@ class _Collector(asyncio.Protocol):
     closed: asyncio.Future[Exception | None]
     times: list[float] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
+    events: int = 0  # that have begun to arrive
+    tail: bytes = b""  # the last bytes, where a mark may have been cut in two
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -62,10 +72,108 @@ class _Collector(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.times.append(time.perf_counter())
         self.blocks.append(data)
+        seen = self.tail + data
+        self.events += seen.count(_MARK)
+        self.tail = seen[1 - len(_MARK) :]
+        self.changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed.done():
             self.closed.set_result(exc)
+        self.changed.set()
+
+
+class Exchange:
+    """One request under way, inside an event loop; `begin` sends it, `end` gives its reply."""
+
+    def __init__(self, port: int, request: Request, host: str = "127.0.0.1") -> None:
+        self._address = (host, port)
+        self._request = request
+        self._collector = _Collector(b"", asyncio.get_running_loop().create_future())
+        self._transport: asyncio.BaseTransport | None = None
+        self._error = ""
+        self._cut = False
+        self.started = 0.0  # seconds on time.perf_counter()
+
+    async def begin(self) -> Exchange:
+        """Connect and send; a failure is kept for the reply, not raised."""
+        request, collector = self._request, self._collector
+        if request.delay_s:
+            await asyncio.sleep(request.delay_s)
+        collector.payload = _payload(request, *self._address)
+        self.started = time.perf_counter()
+        try:
+            loop = asyncio.get_running_loop()
+            self._transport, _ = await loop.create_connection(lambda: collector, *self._address)
+        except OSError as exc:
+            self._error = f"cannot connect: {exc}"
+            collector.connection_lost(exc)
+        return self
+
+    @property
+    def event_count(self) -> int:
+        """Events that have come, or begun to come, so far."""
+        return self._collector.events
+
+    @property
+    def last_block_at(self) -> float:
+        """When bytes last came, on time.perf_counter(); 0 where none have come."""
+        return self._collector.times[-1] if self._collector.times else 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether the connection has ended, from either side."""
+        return self._collector.closed.done()
+
+    async def headers(self, timeout_s: float = TIMEOUT_S) -> bool:
+        """Wait for the reply's first byte; False where the connection or the time ended first."""
+        return await self._until(lambda: bool(self._collector.blocks), timeout_s)
+
+    async def events(self, count: int, timeout_s: float = TIMEOUT_S) -> bool:
+        """Wait until `count` events have come in all; False where the connection or time ended."""
+        return await self._until(lambda: self._collector.events >= count, timeout_s)
+
+    async def over_within(self, timeout_s: float) -> bool:
+        """Wait for the connection's end; False where the time ended first."""
+        return await self._until(lambda: self.over, timeout_s)
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = time.perf_counter() + timeout_s
+        changed = self._collector.changed
+        while not holds():
+            if self.over:
+                return False
+            changed.clear()
+            try:
+                await asyncio.wait_for(changed.wait(), deadline - time.perf_counter())
+            except asyncio.TimeoutError:  # not TimeoutError before Python 3.11
+                return False
+        return True
+
+    def cut(self) -> None:
+        """Leave: close the connection at once, as a client does that is no longer interested."""
+        if not self.over:
+            self._cut = True
+        if self._transport is not None:
+            assert isinstance(self._transport, asyncio.WriteTransport)
+            self._transport.abort()
+
+    async def end(self, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Wait for the end and take the reply apart; never raises for what the server does."""
+        return parse_reply(await self.raw(timeout_s))
+
+    async def raw(self, timeout_s: float = TIMEOUT_S) -> _Raw:
+        """As `end`, but taking the reply apart is left for later."""
+        collector, error = self._collector, self._error
+        try:
+            lost = await asyncio.wait_for(asyncio.shield(collector.closed), timeout_s)
+            error = error or (f"connection lost: {lost}" if lost else "")
+        except asyncio.TimeoutError:
+            error = f"no end within {timeout_s:g} s"
+        finally:
+            if self._transport is not None:
+                self._transport.close()
+        return _Raw(self.started, collector.times, collector.blocks, error, self._cut)
 
 
 def send_all(port: int, requests: Sequence[Request], timeout_s: float = TIMEOUT_S) -> list[Reply]:
@@ -88,39 +196,30 @@ class _Raw:
     times: Sequence[float]
     blocks: Sequence[bytes]
     error: str
+    cut: bool = False
 
 
 async def _send(port: int, request: Request, timeout_s: float) -> _Raw:
-    body = json.dumps(request.body).encode()
-    head = (
-        f"POST {request.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    if request.delay_s:
-        await asyncio.sleep(request.delay_s)
-    loop = asyncio.get_running_loop()
-    collector = _Collector(head.encode() + body, loop.create_future())
-    started = time.perf_counter()
-    error = ""
-    transport: asyncio.BaseTransport | None = None
-    try:
-        transport, _ = await loop.create_connection(lambda: collector, "127.0.0.1", port)
-        lost = await asyncio.wait_for(collector.closed, timeout_s)
-        error = f"connection lost: {lost}" if lost else ""
-    except OSError as exc:
-        error = f"cannot connect: {exc}"
-    except asyncio.TimeoutError:  # not TimeoutError before Python 3.11
-        error = f"no end within {timeout_s:g} s"
-    finally:
-        if transport is not None:
-            transport.close()
-    return _Raw(started, collector.times, collector.blocks, error)
+    exchange = await Exchange(port, request).begin()
+    return await exchange.raw(timeout_s)
+
+
+def _payload(request: Request, host: str, port: int) -> bytes:
+    lines = [f"Host: {host}:{port}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in request.headers]
+    body = b""
+    if request.body is not None:
+        body = json.dumps(request.body).encode()
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    method = "GET" if request.body is None else "POST"
+    return "\r\n".join([f"{method} {request.path} HTTP/1.1", *lines, "\r\n"]).encode() + body
 
 
 def parse_reply(raw: _Raw) -> Reply:
     """Take the stored blocks apart: status, then events with the time their last byte came."""
     if not raw.blocks:
-        return Reply(raw.started, error=raw.error or "closed without an answer")
+        error = "" if raw.cut else raw.error or "closed without an answer"
+        return Reply(raw.started, error=error, cut=raw.cut)
     stream = b"".join(raw.blocks)
     ends: list[int] = []
     total = 0
@@ -135,7 +234,8 @@ def parse_reply(raw: _Raw) -> Reply:
     head, separator, _ = stream.partition(b"\r\n\r\n")
     first_byte_at, end_at = arrival(1), arrival(total)
     if not separator:
-        return Reply(raw.started, error=raw.error or "closed within the headers")
+        error = "" if raw.cut else raw.error or "closed within the headers"
+        return Reply(raw.started, error=error, cut=raw.cut)
     lines = head.decode("latin-1").split("\r\n")
     status = int(lines[0].split(" ", 2)[1])
     headers = {
@@ -147,17 +247,17 @@ def parse_reply(raw: _Raw) -> Reply:
     if headers.get("transfer-encoding", "").lower() == "chunked":
         pieces, complete = _dechunk(stream, body_start)
         if not complete:
-            error = error or "closed within the body"
+            error = error or ("" if raw.cut else "closed within the body")
     else:
         pieces = [(total, stream[body_start:])]
         if len(pieces[0][1]) < int(headers.get("content-length", 0)):
-            error = error or "closed within the body"
+            error = error or ("" if raw.cut else "closed within the body")
     body = b"".join(piece for _, piece in pieces)
     if "text/event-stream" not in headers.get("content-type", ""):
         text = body.decode("utf-8", "replace")
         if status != 200:
             error = error or f"status {status}: {text[:200]}"
-        return Reply(raw.started, status, (), first_byte_at, end_at, error, text)
+        return Reply(raw.started, status, (), first_byte_at, end_at, error, text, headers, raw.cut)
     piece_ends: list[int] = []
     length = 0
     for _, piece in pieces:
@@ -178,7 +278,9 @@ def parse_reply(raw: _Raw) -> Reply:
                 error = error or f"error event: {json.dumps(data)[:200]}"
     if status != 200:
         error = error or f"status {status}"
-    return Reply(raw.started, status, tuple(events), first_byte_at, end_at, error)
+    return Reply(
+        raw.started, status, tuple(events), first_byte_at, end_at, error, "", headers, raw.cut
+    )
 
 
 def _dechunk(stream: bytes, position: int) -> tuple[list[tuple[int, bytes]], bool]:

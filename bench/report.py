@@ -96,6 +96,11 @@ def write(result: Mapping[str, Any], folder: Path) -> Path:
     return folder / f"{name}.json"
 
 
+def say(line: str) -> None:
+    """One line of progress, to stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print the Markdown of the given JSON file."""
     path = Path(arguments[0]) if arguments else RESULTS / "latest.json"

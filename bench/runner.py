@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from bench.machine import CpuWatch
-from bench.scenario import Metric, Scenario, ScenarioError
+from bench.scenario import Measurement, Metric, Scenario, ScenarioError
 from bench.servers import Server, ServerError
 from bench.stats import summarize
 
@@ -103,7 +103,7 @@ class Runner:
                 server.start(scenario.flags)
         if not scenario.fresh or number == 0:
             for server in (first, second):
-                self._once(scenario, server, seed=-1)  # a first run is slower: unmeasured
+                self._once(scenario, server, -1, scenario.warm_up)  # a first run is slower
         for turn in range(scenario.rounds):
             for server in (first, second) if turn % 2 == 0 else (second, first):
                 figures, others = self._once(scenario, server, number * scenario.rounds + turn)
@@ -116,13 +116,17 @@ class Runner:
         return (self._ours, self._theirs) if ours_first else (self._theirs, self._ours)
 
     def _once(
-        self, scenario: Scenario, server: Server, seed: int
+        self,
+        scenario: Scenario,
+        server: Server,
+        seed: int,
+        run: Callable[[Server, int], Measurement] | None = None,
     ) -> tuple[dict[str, float], float]:
         watch = CpuWatch((self._ours, self._theirs))
         before = server.cpu_s()
         watch.begin()
         try:
-            figures = dict(scenario.run(server, seed))
+            figures = dict((run or scenario.run)(server, seed))
             figures["server_cpu_s"] = server.cpu_s() - before
             figures["client_cpu_s"], others = watch.end()
         finally:

@@ -42,7 +42,8 @@ Measurement = Mapping[str, float]
 class Scenario:
     """`rounds` runs of each server make one pair.
 
-    `fresh`: `run` starts the server itself, and no other is alive; else both are loaded.
+    `fresh`: `run` starts the server itself, and no other is alive; else both are loaded. `warm_up`
+    is what the unmeasured run before the others does: a smaller form of `run`, where that is long.
     """
 
     name: str
@@ -54,3 +55,4 @@ class Scenario:
     flags: tuple[str, ...] = ()
     rounds: int = 2
     fresh: bool = False
+    warm_up: Callable[[Server, int], Measurement] | None = None  # None: `run` itself

@@ -1,6 +1,6 @@
 """What is measured: each scenario drives one server and returns its figures.
 
-To add one, write a function `(server, seed) -> Measurement` and put a `Scenario` into `SCENARIOS`.
+To add one, write a function `(server, seed) -> Measurement` and put a `Scenario` into a group.
 Both servers of a pair get the same seed, and so the same requests; the next pair gets another, so
 no prompt is ever in a cache.
 """
@@ -8,75 +8,16 @@ no prompt is ever in a cache.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from bench import client
+from bench import client, scheduling, weaknesses
 from bench.scenario import Measurement, Metric, Scenario, ScenarioError
 from bench.servers import Server
 from bench.stats import median, quantile
+from bench.streams import check, completion, gaps_ms, random_text, timings, tokens
 
 MB = 1e6
-
-# Common words that are one token each in most vocabularies, so that a word count is a token count.
-_WORDS = (
-    "time year people way day man thing woman life child world school state family student group "
-    "country problem hand part place case week company system program question work government "
-    "number night point home water room mother area money story fact month lot right study book "
-    "eye job word business issue side kind head house service friend father power hour game line "
-    "end member law car city community name president team minute idea body information back "
-    "parent face others level office door health person art war history party result change "
-    "morning reason research girl guy moment air teacher force education"
-)
-WORDS = tuple(_WORDS.split())
-
-
-def random_text(seed: int | str, words: int) -> str:
-    """`words` common words drawn with `seed`; another seed differs from the first words on."""
-    draw = random.Random(seed)
-    return " ".join(draw.choice(WORDS) for _ in range(words))
-
-
-def _completion(prompt: str, n_predict: int) -> client.Request:
-    body = {
-        "prompt": prompt,
-        "n_predict": n_predict,
-        "temperature": 0.0,
-        "ignore_eos": True,
-        "stream": True,
-        "cache_prompt": True,
-    }
-    return client.Request("/completion", body)
-
-
-def _check(server: Server, replies: Sequence[client.Reply]) -> None:
-    for reply in replies:
-        if reply.error or not reply.events:
-            raise ScenarioError(f"{server.name}: {reply.error or 'no events'}")
-
-
-def _tokens(reply: client.Reply) -> list[tuple[float, int]]:
-    """(seconds since the request, tokens so far) of each event that carries new text."""
-    found: list[tuple[float, int]] = []
-    for event in reply.events:
-        if not event.data.get("stop") and "tokens_predicted" in event.data:
-            found.append((event.at, int(event.data["tokens_predicted"])))
-    if len(found) < 2:
-        raise ScenarioError(f"only {len(found)} token events in a stream")
-    return found
-
-
-def _timings(reply: client.Reply) -> Mapping[str, float]:
-    timings = reply.events[-1].data.get("timings")
-    if not timings:
-        raise ScenarioError("the last event carries no timings")
-    return dict(timings)
-
-
-def _gaps_ms(tokens: Sequence[tuple[float, int]]) -> list[float]:
-    return [(later[0] - earlier[0]) * 1e3 for earlier, later in itertools.pairwise(tokens)]
 
 
 def decode(streams: int, n_predict: int = 128) -> Callable[[Server, int], Measurement]:
@@ -84,25 +25,25 @@ def decode(streams: int, n_predict: int = 128) -> Callable[[Server, int], Measur
 
     def run(server: Server, seed: int) -> Measurement:
         requests = [
-            _completion(random_text(f"decode {seed} {stream}", 16), n_predict)
+            completion(random_text(f"decode {seed} {stream}", 16), n_predict)
             for stream in range(streams)
         ]
         replies = client.send_all(server.port, requests)
-        _check(server, replies)
-        tokens = [_tokens(reply) for reply in replies]
-        for stream in tokens:
+        check(server, replies)
+        seen = [tokens(reply) for reply in replies]
+        for stream in seen:
             if stream[-1][1] < n_predict - 4:  # a held-back piece of a character may be missing
                 raise ScenarioError(f"{server.name}: {stream[-1][1]} of {n_predict} tokens came")
         # from the first token of all to the last of all; those of the first event open the window
         first, opening = min(
-            (r.started + t[0][0], t[0][1]) for r, t in zip(replies, tokens, strict=True)
+            (r.started + t[0][0], t[0][1]) for r, t in zip(replies, seen, strict=True)
         )
-        last = max(r.started + t[-1][0] for r, t in zip(replies, tokens, strict=True))
-        produced = sum(stream[-1][1] for stream in tokens) - opening
-        gaps = [gap for stream in tokens for gap in _gaps_ms(stream)]
+        last = max(r.started + t[-1][0] for r, t in zip(replies, seen, strict=True))
+        produced = sum(stream[-1][1] for stream in seen) - opening
+        gaps = [gap for stream in seen for gap in gaps_ms(stream)]
         return {
             "tokens_per_s": produced / (last - first),
-            "timings_tokens_per_s": sum(_timings(r)["predicted_per_second"] for r in replies),
+            "timings_tokens_per_s": sum(timings(r)["predicted_per_second"] for r in replies),
             "itl_p50_ms": median(gaps),
             "itl_p99_ms": quantile(gaps, 0.99),
         }
@@ -114,17 +55,17 @@ def prefill(words: int) -> Callable[[Server, int], Measurement]:
     """A prompt of `words` words that no cache knows; time until its first token."""
 
     def run(server: Server, seed: int) -> Measurement:
-        reply = client.send(server.port, _completion(random_text(f"prefill {seed}", words), 2))
-        _check(server, [reply])
-        timings = _timings(reply)
-        if timings["cache_n"] > 16:
-            raise ScenarioError(f"{server.name}: {timings['cache_n']:.0f} tokens were cached")
+        reply = client.send(server.port, completion(random_text(f"prefill {seed}", words), 2))
+        check(server, [reply])
+        counted = timings(reply)
+        if counted["cache_n"] > 16:
+            raise ScenarioError(f"{server.name}: {counted['cache_n']:.0f} tokens were cached")
         ttft = reply.events[0].at
         return {
-            "tokens_per_s": timings["prompt_n"] / ttft,
-            "timings_tokens_per_s": timings["prompt_per_second"],
+            "tokens_per_s": counted["prompt_n"] / ttft,
+            "timings_tokens_per_s": counted["prompt_per_second"],
             "ttft_s": ttft,
-            "prompt_tokens": timings["prompt_n"],
+            "prompt_tokens": counted["prompt_n"],
         }
 
     return run
@@ -136,7 +77,7 @@ def decode_after(prompts: int, words: int) -> Callable[[Server, int], Measuremen
     def run(server: Server, seed: int) -> Measurement:
         for number in range(prompts):
             text = random_text(f"earlier {seed} {number}", words)
-            _check(server, [client.send(server.port, _completion(text, 1))])
+            check(server, [client.send(server.port, completion(text, 1))])
         return decode(1)(server, seed)
 
     return run
@@ -192,8 +133,8 @@ def start(server: Server, seed: int) -> Measurement:
     """Seconds from exec to the first 200 on /health, and to the end of a one-token completion."""
     began = time.perf_counter()
     ready = server.start()
-    reply = client.send(server.port, _completion(random_text(f"start {seed}", 4), 1))
-    _check(server, [reply])
+    reply = client.send(server.port, completion(random_text(f"start {seed}", 4), 1))
+    check(server, [reply])
     return {"ready_s": ready, "first_completion_s": time.perf_counter() - began}
 
 
@@ -244,6 +185,13 @@ _CLIENTS = (
     Metric("ttft_p50_s", "TTFT p50", "s", "lower"),
     Metric("ttft_p95_s", "TTFT p95", "s", "lower"),
 )
+# twelve clients are what the queue is made for; with 64 only that nobody is refused is asked
+_CLIENTS_12 = tuple(
+    dataclasses.replace(metric, target={"ttft_p50_s": 0.7, "makespan_s": 1.05}[metric.key])
+    if metric.key in ("ttft_p50_s", "makespan_s")
+    else metric
+    for metric in _CLIENTS
+)
 _START = (
     Metric("ready_s", "200 on /health", "s", "lower", "difference", 2.0),
     Metric("first_completion_s", "first completion done", "s", "lower", "difference"),
@@ -256,7 +204,7 @@ _MEMORY = (
 )
 _IDLE = (Metric("cpu_percent", "CPU without work", "%", "lower", "difference", 1.0),)
 
-SCENARIOS: tuple[Scenario, ...] = (
+BASICS: tuple[Scenario, ...] = (
     Scenario("ready", "Start", start, _START, pairs=10, quick_pairs=2, rounds=1, fresh=True),
     Scenario("memory", "Memory", memory, _MEMORY, pairs=3, quick_pairs=1, rounds=1, fresh=True),
     Scenario("decode-1", "Decode, 1 stream", decode(1), _DECODE, pairs=16, quick_pairs=4),
@@ -273,7 +221,14 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "prefill-1500", "Prefill, 1500 tokens", prefill(1500), _PREFILL, pairs=12, quick_pairs=4
     ),
-    Scenario("clients-12", "12 clients at once", clients(12), _CLIENTS, pairs=6, quick_pairs=2),
+    Scenario("clients-12", "12 clients at once", clients(12), _CLIENTS_12, pairs=6, quick_pairs=2),
     Scenario("clients-64", "64 clients at once", clients(64), _CLIENTS, pairs=4, quick_pairs=1),
     Scenario("idle", "Idle", idle, _IDLE, pairs=2, quick_pairs=1, rounds=1),
 )
+
+GROUPS: Mapping[str, tuple[Scenario, ...]] = {
+    "basics": BASICS,
+    "scheduling": scheduling.SCENARIOS,
+    "weaknesses": weaknesses.SCENARIOS,
+}
+SCENARIOS: tuple[Scenario, ...] = tuple(one for group in GROUPS.values() for one in group)

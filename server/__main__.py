@@ -15,7 +15,14 @@ def main() -> None:
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Serve until stopped; returns the exit code (0 stopped, 1 cannot serve, 2 wrong usage)."""
+    """Serve until stopped; returns the exit code (0 stopped, 1 cannot serve, 2 wrong usage).
+
+    `simulate` as the first word runs the scheduler on a virtual clock instead.
+    """
+    if list(argv[:1]) == ["simulate"]:
+        from strata_plugin.scheduling import simulate_cli
+
+        return simulate_cli.main(list(argv[1:]))
     from .model_file import ModelFileError
 
     try:
@@ -43,7 +50,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     model = choose_model(parsed, environ)
     settings = server_settings(parsed, model)
-    config = engine_config(parsed, model, settings)
+    config = engine_config(parsed, model, settings, environ)
     for warning in parsed.warnings:
         print(f"strata-server: {warning}", file=sys.stderr)
     try:

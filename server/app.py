@@ -11,7 +11,8 @@ from starlette.types import ASGIApp
 from strata_plugin.engine.client import EngineGone
 
 from .api import absent, admin, native, openai
-from .errors import JSON_TYPE, NOT_FOUND, ApiError
+from .errors import NOT_FOUND, ApiError
+from .failure import error_response
 from .gate import Gate
 from .service import Service
 from .ui import page
@@ -47,11 +48,6 @@ def create_api(service: Service) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
     return app
-
-
-def error_response(error: ApiError) -> Response:
-    """`error` as a plain HTTP reply."""
-    return Response(error.body(), error.code, media_type=JSON_TYPE)
 
 
 async def _api_error(_: Request, error: Exception) -> Response:

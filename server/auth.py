@@ -16,15 +16,19 @@ class KeyRing:
     def __bool__(self) -> bool:
         return bool(self._digests)
 
-    def accepts(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Whether a request with these headers (lower-case names) may use the API."""
+    def name(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """Whose request this is by its headers (lower-case names): key-1, key-2, ... in the order
+        of the keys, "" where no key is asked for, None when it may not use the API.
+        """
         if not self._digests:
-            return True
+            return ""
         digest = sha256(presented_key(headers)).digest()
-        known = False
-        for own in self._digests:  # no early exit: the time does not tell which key came close
-            known |= hmac.compare_digest(own, digest)
-        return known
+        found = 0
+        for number, own in enumerate(self._digests, 1):
+            # no early exit: the time does not tell which key came close
+            same = hmac.compare_digest(own, digest)
+            found += number * (same and not found)
+        return f"key-{found}" if found else None
 
 
 def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -7,11 +7,27 @@ from dataclasses import dataclass
 
 import orjson
 
-from strata_plugin.engine.messages import Done, Progress, Started, StopReason, Timings, Token
+from strata_plugin.engine.messages import (
+    Done,
+    Moved,
+    Progress,
+    Queued,
+    Started,
+    StopReason,
+    Timings,
+    Token,
+)
 
 from .ports import Event, ReplyPort
+from .stages import WRITING, Stages
 
 TOKENS, PROGRESS, BEGIN = 0, 1, 2  # strata_chunk.kind
+TIMINGS = {  # what we add to llama-server's `timings`
+    "queue_ms": "milliseconds before the request got a row",
+    "compute_ms": "its share of the steps that read its prompt, in milliseconds",
+    "effective_tokens_per_s": "prompt tokens, those found in a cache included, per second of "
+    "waiting and reading",
+}
 
 
 @dataclass(frozen=True)
@@ -37,8 +53,17 @@ def probs_as_sent(probs: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 
 def timing_extras(timings: Timings) -> bytes:
-    """What we add to llama-server's `timings`: time spent waiting for a row."""
-    return orjson.dumps({"queue_ms": round(timings.queue_ms, 3)})
+    """The fields of `TIMINGS` as a JSON object."""
+    waited_ms = timings.queue_ms + timings.prompt_ms
+    n_prompt = timings.prompt_n + timings.cache_n
+    speed = n_prompt * 1e3 / waited_ms if waited_ms > 0 else 0.0
+    return orjson.dumps(
+        {
+            "queue_ms": round(timings.queue_ms, 3),
+            "compute_ms": round(timings.compute_ms, 3),
+            "effective_tokens_per_s": round(speed, 3),
+        }
+    )
 
 
 class Choice:
@@ -54,10 +79,12 @@ class Choice:
         n_prompt: int,
         wanted: Wanted,
         count_tokens: Callable[[str], int],
+        stages: Stages,
     ):
         self.reply = reply
         self.n_prompt = n_prompt
         self.wanted = wanted
+        self.stages = stages
         self.n_cached = 0
         self.n_decoded = 0
         self.done: Done | None = None
@@ -81,6 +108,8 @@ class Choice:
         run: list[Token] = []
         for event in events:
             if isinstance(event, Token):
+                if self.stages.stage != WRITING:
+                    self.stages.note(event)
                 if run and not (merge and not self._first):
                     out.append(self._chunk(run))
                     run = []
@@ -89,6 +118,11 @@ class Choice:
                     run.append(event)
                 else:
                     self._unsent.append(event.token)
+                continue
+            comment = self.stages.note(event)
+            if comment:
+                out.append(comment)
+            if isinstance(event, (Queued, Moved)):
                 continue
             if run:
                 out.append(self._chunk(run, event if isinstance(event, Done) else None))
@@ -145,6 +179,8 @@ class Choice:
 
     def collect(self, event: Event) -> bool:
         """Keep what `event` (no `Failed`) brings; True when the choice has ended."""
+        if not isinstance(event, Token) or self.stages.stage != WRITING:
+            self.stages.note(event)
         if isinstance(event, Token):
             self.n_decoded = event.n_decoded
             self._text.append(event.text)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from .outlook import HEADERS
 from .settings import ServerSettings
 
 Headers = list[tuple[bytes, bytes]]
+EXPOSED = ", ".join(HEADERS).encode()
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -30,7 +32,10 @@ class Cors:
         allowed = self._allowed(origin.decode("latin-1"))
         if not allowed:
             return []
-        reply = [(b"access-control-allow-origin", allowed.encode("latin-1"))]
+        reply = [
+            (b"access-control-allow-origin", allowed.encode("latin-1")),
+            (b"access-control-expose-headers", EXPOSED),
+        ]
         if allowed != "*":
             reply.append((b"vary", b"Origin"))
         return reply

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from strata_plugin.engine.client import EngineClient
 from strata_plugin.engine.config import EngineConfig
+from strata_plugin.engine.messages import Queued
 from strata_plugin.runtime.config import ModelConfig
 
 from .api.absent import DISABLED, ROUTES
 from .app import create_api
+from .choice import TIMINGS
+from .errors import CODES
 from .flag import Flag, Status
 from .flags import GROUPS
 from .flags_absent import ABSENT, REMOVED
 from .information import shown_default
-from .prometheus import COUNTERS, GAUGES
+from .outlook import HEADERS, queue_comment
+from .prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
+from .queue_view import FIELDS as QUEUE_FIELDS
+from .queue_view import REQUEST_FIELDS
 from .service import Service
 from .settings import ServerSettings
+from .urgency import FIELDS
 
 HEAD = "<!-- Written by `python -m strata_server.docs`; change the tables in server/ instead. -->\n"
 
@@ -87,6 +95,8 @@ def api_page() -> str:
         *(f"| {method} | `{path}` | {summary} |" for method, path, summary in routes()),
         "| GET | `/`, `/index.html` | A page to chat with the model (`--no-ui` removes it) |",
         "",
+        *_waiting(),
+        *_errors(),
         "## Not available yet\n",
         "Answered with 501 and a message that says so.\n",
         *(f"- `{line}`" for line in missing),
@@ -95,18 +105,69 @@ def api_page() -> str:
         + ", ".join(f"`{path}`" for path in DISABLED)
         + ".\n",
         "## Metrics\n",
-        "`GET /metrics` (with `--metrics`), in Prometheus' text format. Further values of the "
-        "engine appear as `strata:` gauges.\n",
+        "`GET /metrics` (with `--metrics`), in Prometheus' text format. Histograms about requests "
+        'have a label `size`, from the length of the prompt: "short" up to 1,024 tokens, "medium" '
+        'up to 8,192, "long" up to 32,768, else "extreme". Further values of the engine appear as '
+        "`strata:` gauges.\n",
         "| name | type | |",
         "|---|---|---|",
         *(
-            f"| `llamacpp:{name}` | {kind} | {text} |"
-            for kind, table in (("counter", COUNTERS), ("gauge", GAUGES))
+            f"| `{prefix}:{name}` | {kind} | {text} |"
+            for prefix, kind, table in (
+                ("llamacpp", "counter", COUNTERS),
+                ("llamacpp", "gauge", GAUGES),
+                ("strata", "gauge", OWN_GAUGES),
+                ("strata", "histogram", HISTOGRAMS),
+            )
             for name, text in table.items()
         ),
         "",
     ]
     return "\n".join(parts)
+
+
+def _waiting() -> list[str]:
+    """What requests may ask for, and what they are told while they wait."""
+    example = Queued(request_id=1, position=3, predicted_ttft_ms=2300, low_ms=1900, high_ms=3100)
+    return [
+        "## Urgency\n",
+        "Two fields that requests of all dialects may have. A value that can't be used is answered "
+        "with 400.\n",
+        *_table("field", FIELDS),
+        "## Waiting\n",
+        "Headers of replies:\n",
+        *_table("header", HEADERS),
+        "`X-Request-Id` is on every reply, the next two on those that the engine has generated. A "
+        "stream's headers go out when the engine has told where the request stands, and after a "
+        "second at the latest; then the two may be missing. A request that the engine refuses in "
+        "this time gets a plain HTTP error, later an error event.\n",
+        "Until its first token, a stream that waits gets a comment line whenever its outlook "
+        "changes, and otherwise an empty one after each `sse_ping_interval` of silence. With "
+        "several choices, headers and comments tell about the first.\n",
+        f"```\n{queue_comment(example).decode().strip()}\n```\n",
+        "`GET /queue` shows all requests:\n",
+        *_table("field", QUEUE_FIELDS),
+        *_table("field of `requests`", REQUEST_FIELDS),
+        "`timings` of replies have three more fields:\n",
+        *_table("field", TIMINGS),
+    ]
+
+
+def _errors() -> list[str]:
+    return [
+        "## Errors\n",
+        '`{"error": {"code": ..., "message": ..., "type": ...}}`; `code` is the HTTP status.\n',
+        "| type | status |",
+        "|---|---|",
+        *(f"| `{name}` | {code} |" for name, code in CODES.items()),
+        "",
+        "429 is answered only with `--max-queue`, and has `Retry-After`.\n",
+    ]
+
+
+def _table(head: str, rows: Mapping[str, str]) -> list[str]:
+    lines = [f"| `{name}` | {text} |" for name, text in rows.items()]
+    return [f"| {head} | |", "|---|---|", *lines, ""]
 
 
 PAGES = {"flags.md": flags_page, "api.md": api_page}

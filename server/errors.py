@@ -10,12 +10,13 @@ import orjson
 
 JSON_TYPE = "application/json; charset=utf-8"
 
-_CODES = {
+CODES = {
     "invalid_request_error": 400,
     "exceed_context_size_error": 400,
     "authentication_error": 401,
     "permission_error": 403,
     "not_found_error": 404,
+    "rate_limit_error": 429,
     "server_error": 500,
     "not_supported_error": 501,
     "unavailable_error": 503,
@@ -23,13 +24,17 @@ _CODES = {
 
 
 class ApiError(Exception):
-    """An error that a client is told about. `extra` holds further fields of the error object."""
+    """An error that a client is told about. `extra` holds further fields of the error object;
+    `retry_after` is in seconds, 0: not said.
+    """
+
+    retry_after = 0
 
     def __init__(self, message: str, error_type: str = "invalid_request_error", **extra: Any):
         super().__init__(message)
         self.message = message
         self.error_type = error_type
-        self.code = _CODES.get(error_type, 500)
+        self.code = CODES.get(error_type, 500)
         self.extra = extra
 
     def as_object(self) -> dict[str, Any]:
@@ -40,6 +45,10 @@ class ApiError(Exception):
             "type": self.error_type,
             **self.extra,
         }
+
+    def headers(self) -> dict[str, str]:
+        """Headers of the reply, besides those that every reply has."""
+        return {"retry-after": str(self.retry_after)} if self.retry_after else {}
 
     def body(self) -> bytes:
         """The reply's body."""

@@ -15,11 +15,13 @@ from .flags_chat import CHAT
 from .flags_context import CONTEXT
 from .flags_model import MODEL
 from .flags_sampling import SAMPLING
+from .flags_scheduling import SCHEDULING
 from .flags_server import LOGGING, SERVER
 
 GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
     ("Model", MODEL),
     ("Context and speed", CONTEXT),
+    ("Scheduling", SCHEDULING),
     ("Sampling defaults", SAMPLING),
     ("Chat", CHAT),
     ("Server", SERVER),

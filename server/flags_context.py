@@ -5,7 +5,7 @@ from __future__ import annotations
 from .flag import Flag, Status, choice, flag, integer, number, switch, tristate
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-MOOT, OURS = Status.MOOT, Status.OURS
+MOOT = Status.MOOT
 BIG = 1 << 31
 
 
@@ -196,25 +196,6 @@ CONTEXT: tuple[Flag, ...] = (
         metavar="N",
         env="LLAMA_ARG_CACHE_RAM",
         default=8192,
-    ),
-    flag(
-        "--max-prompt-tokens",
-        "refuse longer prompts at once; 0: only the context bounds them",
-        integer(0, BIG),
-        metavar="N",
-        env="STRATA_MAX_PROMPT_TOKENS",
-        default=0,
-        status=OURS,
-    ),
-    flag(
-        "--prefill-quantum-ms",
-        "longest step of prompt reading while nobody generates, in milliseconds: how long a "
-        "newcomer or a cancel may have to wait",
-        number(1, 1e6),
-        metavar="N",
-        env="STRATA_PREFILL_QUANTUM_MS",
-        default=500.0,
-        status=OURS,
     ),
     flag(
         "-sps --slot-prompt-similarity",

@@ -10,12 +10,14 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .auth import KeyRing
+from .caller import CALLER, Caller, client_name, request_id
 from .cors import Cors
 from .errors import INVALID_KEY, JSON_TYPE, LOADING, ApiError
 from .service import Service
 
 HEALTH = {"/health", "/v1/health"}
 UI = {"/", "/index.html"}
+BODY_SEND = "strata.send"  # key in the scope: the server's own `send`, for pieces of a body
 
 
 class Gate:
@@ -39,7 +41,8 @@ class Gate:
         origin = dict(scope["headers"]).get(b"origin", b"")
         options = scope["method"] == "OPTIONS"
         extra = self._cors.preflight(origin) if options else self._cors.headers(origin)
-        extra.append((b"server", b"llama.cpp"))
+        name = request_id(scope["headers"])
+        extra += [(b"server", b"llama.cpp"), (b"x-request-id", name.encode())]
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -51,12 +54,18 @@ class Gate:
             await _reply(send_with_headers, 200, b"text/html", b"")
         elif not self._service.is_ready and path not in self._ui:
             await _refuse(send_with_headers, LOADING)
-        elif path not in self._open and not self._keys.accepts(scope["headers"]):
+        elif (tenant := self._tenant(scope)) is None:
             await _refuse(send_with_headers, INVALID_KEY)
         else:
+            caller = Caller(name, tenant, client_name(scope))
+            scope = {**scope, BODY_SEND: send, CALLER: caller}
             if scope["method"] == "HEAD":  # as GET; the server drops the body
-                scope = {**scope, "method": "GET"}
+                scope["method"] = "GET"
             await self._app(scope, receive, send_with_headers)
+
+    def _tenant(self, scope: Scope) -> str | None:
+        """See `KeyRing.name`; what is open to all asks for no key."""
+        return "" if scope["path"] in self._open else self._keys.name(scope["headers"])
 
 
 async def _refuse(send: Send, error: ApiError) -> None:

@@ -5,7 +5,6 @@ the engine's queue.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,32 +13,46 @@ import orjson
 
 from strata_plugin.engine.client import EngineGone
 
+from .caller import Caller
 from .choice import Choice, Wanted
 from .errors import ApiError, context_exceeded, prompt_limit_exceeded
+from .outlook import queue_headers
 from .ports import Kind, PreparedPort, StreamPort
-from .submission import EmptyAnswer, make_submit
+from .stages import Stages, log
+from .submission import EmptyAnswer, Origin, make_submit
+from .urgency import Urgency, mentions_urgency, read_urgency
 
 if TYPE_CHECKING:
     from .service import Service
-
-log = logging.getLogger("strata.requests")
 
 
 class Generation:
     """One API request in flight: its choices and their streams, in the order of their indices."""
 
-    def __init__(self, service: Service, kind: Kind, prepared: PreparedPort, wanted: Wanted):
-        self.kind = kind
+    def __init__(self, service: Service, origin: Origin, prepared: PreparedPort, wanted: Wanted):
+        self.origin = origin
+        self.kind = origin.kind
         self.prepared = prepared
         self.wanted = wanted
         self.choices: list[Choice] = []
         self.streams: list[StreamPort] = []
+        self.names: dict[int, str] = {}  # of the choices, by their number in the engine
         self.ping_interval = float(prepared.info.get("sse_ping_interval", 30))
         self.aborted: asyncio.Future[ApiError] = asyncio.get_running_loop().create_future()
         self._began = time.monotonic()
         self._closed = False
         self._forget = service.live.discard
         service.live.add(self)
+
+    def name(self, number: int, index: int) -> str:
+        """Name in log and queue of choice `index`, which is request `number` to the engine."""
+        own = self.origin.caller.request_id
+        self.names[number] = f"{own}[{index}]" if index else own
+        return self.names[number]
+
+    def queue_headers(self) -> list[tuple[bytes, bytes]]:
+        """Where the request stood when it arrived, as headers of its reply."""
+        return queue_headers(self.choices[0].stages.first if self.choices else None)
 
     def add(self, choice: Choice, stream: StreamPort) -> None:
         """One more choice, queued already."""
@@ -65,10 +78,10 @@ class Generation:
         self.cancel()
         self._forget(self)
         log.info(
-            "request %s %s: %s, prompt %d tokens (%d cached), generated %d, %.0f ms",
-            self.prepared.info.get("id", "-"),
-            self.kind.name.lower(),
+            "request %s: %s, %s, prompt %d tokens (%d cached), generated %d, %.0f ms",
+            self.origin.caller.request_id,
             outcome,
+            self.origin.dialect,
             sum(c.n_prompt for c in self.choices),
             sum(c.n_cached for c in self.choices),
             sum(c.n_decoded for c in self.choices),
@@ -76,11 +89,15 @@ class Generation:
         )
 
 
-async def open_generation(service: Service, kind: Kind, body: bytes) -> Generation:
+async def open_generation(service: Service, kind: Kind, body: bytes, caller: Caller) -> Generation:
     """Parse and check `body`, then queue its choices. Raises `ApiError`; then nothing has been
     queued.
     """
+    highest = service.settings.max_priority
     prepared = await service.native_call(service.frontend.prepare, int(kind), body, size=len(body))
+    urgency = Urgency()
+    if mentions_urgency(body):
+        urgency = await service.native_call(read_urgency, body, highest, size=len(body))
     info = prepared.info
     wanted = Wanted(
         stream=bool(info["stream"]),
@@ -92,7 +109,7 @@ async def open_generation(service: Service, kind: Kind, body: bytes) -> Generati
     prompts = [prepared.tokens(i) for i in range(int(info["n_prompts"]))]
     for prompt in prompts:
         check_prompt(service, prompt)
-    generation = Generation(service, kind, prepared, wanted)
+    generation = Generation(service, Origin(kind, caller, urgency), prepared, wanted)
     try:
         for number, prompt in enumerate(prompts):
             _submit_prompt(service, generation, number, prompt)
@@ -123,10 +140,18 @@ def _submit_prompt(service: Service, generation: Generation, number: int, prompt
     n_choices = int(prepared.info.get("n_cmpl", 1))
     for child in range(n_choices):
         request_id = service.engine.next_id()
-        reply = prepared.reply(number, number * n_choices + child)
-        choice = Choice(reply, len(prompt), generation.wanted, service.count_tokens)
+        index = number * n_choices + child
+        name = generation.name(request_id, index)
+        stages = Stages(name, comments=generation.wanted.stream and index == 0)
+        choice = Choice(
+            prepared.reply(number, index),
+            len(prompt),
+            generation.wanted,
+            service.count_tokens,
+            stages,
+        )
         if len(prompt):
-            request = make_submit(prepared, prompt, request_id, child, first_id)
+            request = make_submit(prepared, generation.origin, prompt, request_id, child, first_id)
             stream: StreamPort = service.engine.submit(request)
         else:  # as llama-server: an empty answer, which needs no row
             stream = EmptyAnswer(request_id)

@@ -35,7 +35,8 @@ def show(action: str, environ: Mapping[str, str]) -> int:
 def help_text() -> str:
     """All flags by group, generated from the tables."""
     parts = [
-        "usage: strata-server [flags]\n\n"
+        "usage: strata-server [flags]\n"
+        "       strata-server simulate --help\n\n"
         "Serves a GGUF model over llama-server's HTTP API; flags and environment names are\n"
         "llama-server's, too. What is given on the command line wins over the environment."
     ]

@@ -8,17 +8,7 @@ from typing import Any
 
 from starlette.types import Receive
 
-from strata_plugin.engine.messages import Failed
-
-from .errors import ApiError
 from .generation import Generation
-
-
-def failed(event: Failed) -> ApiError:
-    """A request's failure inside the engine, as its client is told."""
-    error = ApiError(event.message, event.error_type)
-    error.code = event.code
-    return error
 
 
 async def wait_disconnect(receive: Receive) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from strata_plugin.engine.config import EngineConfig
+from strata_plugin.engine.config import EngineConfig, SchedulingConfig
 from strata_plugin.runtime.config import ContextConfig, ModelConfig
 
+from .cost_file import cost_file
 from .flags import Parsed, UsageError
 from .flags_model import CPU_EXPERTS
 from .flags_sampling import FIELDS
@@ -20,16 +22,39 @@ NO_LIMIT = 1 << 62
 EVERYTHING = 1 << 30  # verbosity of -v
 
 
-def engine_config(parsed: Parsed, model: ModelFile, settings: ServerSettings) -> EngineConfig:
+def engine_config(
+    parsed: Parsed,
+    model: ModelFile,
+    settings: ServerSettings,
+    environ: Mapping[str, str] = os.environ,
+) -> EngineConfig:
     """What the engine process is started with."""
     cache_ram = parsed["cache_ram"]
     return EngineConfig(
         model=_model_config(parsed, model),
         context=context_config(parsed),
         frontend=frontend_config(parsed, settings),
-        prefill_quantum_ms=parsed["prefill_quantum_ms"],
+        scheduling=scheduling_config(parsed, model, environ),
         park_bytes=NO_LIMIT if cache_ram < 0 else cache_ram << 20,
         verbosity=0 if settings.log_disable else settings.verbosity,
+    )
+
+
+def scheduling_config(
+    parsed: Parsed, model: ModelFile, environ: Mapping[str, str]
+) -> SchedulingConfig:
+    """The scheduling flags; without --cost-model the file is one in the user's cache."""
+    return SchedulingConfig(
+        policy=parsed["scheduler"],
+        itl_slo_ms=parsed["itl_slo_ms"],
+        prefill_quantum_ms=parsed["prefill_quantum_ms"],
+        prefill_min_share=parsed["prefill_min_share"],
+        prefill_budget=parsed["prefill_budget"],
+        short_read=parsed["short_read"],
+        yield_chunks=parsed["prefill_yield_chunks"],
+        yield_steps=parsed["prefill_steps"],
+        max_queue=parsed["max_queue"],
+        cost_model_path=cost_file(parsed, model.path, environ),
     )
 
 
@@ -214,6 +239,7 @@ def server_settings(parsed: Parsed, model: ModelFile) -> ServerSettings:
         cors_credentials=parsed["cors_credentials"],
         timeout=parsed["timeout"],
         max_prompt_tokens=parsed["max_prompt_tokens"],
+        max_priority=parsed["max_priority"],
         ui=parsed["ui"],
         use_jinja=parsed["jinja"],
         endpoint_slots=parsed["slots"],

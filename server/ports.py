@@ -7,13 +7,23 @@ engine's work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from strata_plugin.engine.messages import Done, Failed, Progress, Ready, Started, Submit, Token
+from strata_plugin.engine.messages import (
+    Done,
+    Failed,
+    Moved,
+    Progress,
+    Queued,
+    Ready,
+    Started,
+    Submit,
+    Token,
+)
 
-Event = Started | Progress | Token | Done | Failed
+Event = Queued | Moved | Started | Progress | Token | Done | Failed
 
 
 class Kind(IntEnum):
@@ -111,6 +121,15 @@ class FrontendPort(Protocol):
 class StreamPort(Protocol):
     """Events of one submitted request."""
 
+    sink: Callable[[Event], None] | None  # gets events as they come, instead of `next`
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `next_nowait` has something."""
+
+    def put(self, event: Event) -> None:
+        """Keep an event for `next`."""
+
     async def next(self, timeout: float | None) -> Event | None:
         """Next event; None after `timeout` seconds without one."""
 
@@ -144,6 +163,9 @@ class EnginePort(Protocol):
 
     async def slots(self) -> list[dict[str, Any]]:
         """One object per slot, as GET /slots shows them."""
+
+    async def queue(self) -> dict[str, Any]:
+        """All requests and their outlook, as GET /queue shows them."""
 
     async def metrics(self, reset_bucket: bool) -> dict[str, float]:
         """Metric values by name, without prefix."""

@@ -24,6 +24,7 @@ class ServerSettings:
     cors_credentials: bool = True
     timeout: int = 3600  # seconds that a client may take to send its body
     max_prompt_tokens: int = 0  # 0: only the context size bounds a prompt
+    max_priority: int = 0  # highest that a request may ask for
     ui: bool = True
     use_jinja: bool = True
     endpoint_slots: bool = True

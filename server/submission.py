@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from strata_plugin.engine.messages import Done, StopReason, Submit, Timings
 
-from .ports import Event, PreparedPort
+from .caller import Caller
+from .ports import Event, Kind, PreparedPort
+from .urgency import Urgency
 
 NO_TIME = Timings(prompt_n=0, cache_n=0, prompt_ms=0, predicted_n=0, predicted_ms=0, queue_ms=0)
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's LLAMA_DEFAULT_SEED
 
 
+DIALECTS = {
+    Kind.COMPLETION: "native",
+    Kind.OAI_COMPLETION: "openai-completion",
+    Kind.OAI_CHAT: "openai-chat",
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a request comes from and how much it hurries."""
+
+    kind: Kind
+    caller: Caller
+    urgency: Urgency
+
+    @property
+    def dialect(self) -> str:
+        """Name of the dialect, as GET /queue shows it."""
+        return DIALECTS[self.kind]
+
+
 def make_submit(
-    prepared: PreparedPort, prompt: Any, request_id: int, child: int, fork_of: int | None
+    prepared: PreparedPort,
+    origin: Origin,
+    prompt: Any,
+    request_id: int,
+    child: int,
+    fork_of: int | None,
 ) -> Submit:
     """Choice number `child` of a prompt (int32 array); `fork_of` is the id of its choice 0."""
     info, sampling = prepared.info, prepared.sampling()
@@ -34,6 +64,11 @@ def make_submit(
         id_slot=int(info.get("id_slot", -1)) if child == 0 else -1,
         fork_of=fork_of,
         lora=tuple((int(a["id"]), float(a["scale"])) for a in info.get("lora", ())),
+        tenant=origin.caller.tenant,
+        priority=origin.urgency.priority,
+        itl_slo_ms=origin.urgency.itl_slo_ms,
+        dialect=origin.dialect,
+        client=origin.caller.client,
         settings=prepared.settings(True),
     )
 
@@ -51,6 +86,8 @@ def _reseeded(sampling: bytes, info: dict[str, Any], child: int) -> bytes:
 class EmptyAnswer:
     """The events of an answer that is empty from the start."""
 
+    sink: Callable[[Event], None] | None = None
+
     def __init__(self, request_id: int):
         self._events: list[Event] = [
             Done(
@@ -65,6 +102,15 @@ class EmptyAnswer:
                 timings=NO_TIME,
             )
         ]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the only event has not been taken yet."""
+        return bool(self._events)
+
+    def put(self, event: Event) -> None:
+        """Nobody brings another event."""
+        raise RuntimeError("an empty answer gets no events")
 
     async def next(self, timeout: float | None) -> Event | None:
         """The only event, then None."""

@@ -11,8 +11,9 @@ from strata_plugin.engine.messages import Failed
 
 from .choice import Choice
 from .errors import JSON_TYPE, ApiError
+from .failure import error_response, failed
 from .generation import Generation, merge_values
-from .lifetime import failed, outlive, run_all
+from .lifetime import outlive, run_all
 from .ports import StreamPort
 from .service import as_api_error
 
@@ -35,12 +36,13 @@ class WholeReply(Response):
         worker = asyncio.ensure_future(self._collect())
         try:
             if await outlive(worker, receive, generation):
-                status = 200
                 try:
-                    body, outcome = worker.result(), "done"
+                    reply = Response(worker.result(), media_type=JSON_TYPE)
+                    outcome = "done"
                 except ApiError as error:
-                    status, body, outcome = error.code, error.body(), f"error {error.code}"
-                await Response(body, status, media_type=JSON_TYPE)(scope, receive, send)
+                    reply, outcome = error_response(error), f"error {error.code}"
+                reply.raw_headers += generation.queue_headers()
+                await reply(scope, receive, send)
             else:
                 outcome = "client gone"
         finally:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from ..errors import JSON_TYPE, ApiError
 from ..prometheus import render
+from ..queue_view import queue_view
 from ..service import Service
 from .routes import get, post
 
@@ -47,6 +48,9 @@ def add_routes(router: APIRouter, service: Service) -> None:
             raise ApiError("no slot available", "unavailable_error")
         return _json(found)
 
+    async def queue(_: Request) -> Response:
+        return _json(await queue_view(service))
+
     async def metrics(_: Request) -> Response:
         if not service.settings.endpoint_metrics:
             raise ApiError(
@@ -67,6 +71,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
     get(router, ("/props",), props, "Properties of the server and its model")
     post(router, ("/props",), set_props, "Change properties (accepted, changes nothing)", {})
     get(router, ("/slots",), slots, "What each slot does")
+    get(router, ("/queue",), queue, "Every request: where it stands and how long it may take")
     get(router, ("/metrics",), metrics, "Prometheus metrics")
 
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..bodies import read_body
+from ..caller import CALLER
 from ..generation import open_generation
 from ..ports import Kind
 from ..service import Service
@@ -24,7 +25,7 @@ async def generate(service: Service, kind: Kind, request: Request) -> Response:
     says.
     """
     body = await read_body(request, service.settings.timeout)
-    generation = await open_generation(service, kind, body)
+    generation = await open_generation(service, kind, body, request.scope[CALLER])
     if generation.wanted.stream:
         return EventStream(service, generation)
     return WholeReply(generation)

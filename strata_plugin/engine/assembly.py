@@ -26,11 +26,11 @@ from strata_plugin.runtime.native import (
     Sampler,
     memory_class_name,
 )
-from strata_plugin.scheduling.budget import QuantumBudget
 from strata_plugin.scheduling.scheduler import Limits, Scheduler
 
 from .config import ContextConfig, EngineConfig
 from .core import EngineCore
+from .cost_file import CostFile
 from .messages import ModelInfo, Ready, Submit
 from .sequences import Sequences
 
@@ -82,12 +82,18 @@ class LoadedEngine:
             copy_pins_window=memory.copy_pins_window,
             has_cells=memory.has_cells,
         )
-        limits = Limits(n_rows=c.n_parallel, n_batch=context.n_batch, n_ubatch=context.n_ubatch)
-        budget = QuantumBudget(context.n_batch, context.n_ubatch, config.prefill_quantum_ms)
+        own_context = memory.cost_per_sequence is Cost.CONTEXT
+        limits = Limits(
+            n_rows=c.n_parallel,
+            n_batch=context.n_batch,
+            n_ubatch=context.n_ubatch,
+            n_spare=0 if own_context else (context.n_seq_max - c.n_parallel) // 2,
+        )
+        self._cost_file = CostFile(config.scheduling.cost_model_path, context.n_ubatch)
         n_ctx_slot = min(c.n_ctx_slot or context.n_ctx_seq, context.n_ctx_seq, model.n_ctx_train)
         self.core = EngineCore(
             context,
-            Scheduler(limits, budget),
+            Scheduler(limits, config.scheduling, self._cost_file.model),
             self.sequences,
             clock=clock,
             n_ctx_slot=n_ctx_slot,
@@ -120,7 +126,8 @@ class LoadedEngine:
         return sampler
 
     def close(self) -> None:
-        """Free the context and the model."""
+        """Keep what was learnt, free the context and the model."""
+        self._cost_file.save()
         self.context.close()
         self.model.close()
 

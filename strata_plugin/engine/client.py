@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from itertools import count
 from typing import Any, cast
@@ -21,11 +22,15 @@ from .messages import (
     Failed,
     Frozen,
     GetMetrics,
+    GetQueue,
     GetSlots,
     LoadFailed,
     Loading,
     Metrics,
+    Moved,
     Progress,
+    Queue,
+    Queued,
     Ready,
     Shutdown,
     Slots,
@@ -37,7 +42,7 @@ from .messages import (
 from .messages import encode as encode_messages
 from .transport import FrameParser, frame
 
-Event = Started | Progress | Token | Done | Failed
+Event = Queued | Moved | Started | Progress | Token | Done | Failed
 _ENDS = (Done, Failed)
 
 
@@ -60,6 +65,7 @@ class RequestStream:
     def __init__(self, client: EngineClient, request_id: int) -> None:
         self.request_id = request_id
         self.finished = False  # the last event has arrived (not: has been read)
+        self.sink: Callable[[Event], None] | None = None  # gets events at once instead of `next`
         self._client = client
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -82,15 +88,27 @@ class RequestStream:
         """The next event if there is one."""
         return self._events.popleft() if self._events else None
 
+    @property
+    def waiting(self) -> bool:
+        """Whether an event is there that nobody has taken yet."""
+        return bool(self._events)
+
     def cancel(self) -> None:
         """Give up: the engine frees the row at its next step border. Harmless after the end."""
         self._client.cancel(self)
 
     def push(self, event: Event) -> None:
         """Called by the client for each event."""
-        self._events.append(event)
         if isinstance(event, _ENDS):
             self.finished = True
+        if self.sink is not None:
+            self.sink(event)
+        else:
+            self.put(event)
+
+    def put(self, event: Event) -> None:
+        """Keep an event for `next`; a sink that can't take one more gives it back with this."""
+        self._events.append(event)
         self._wake()
 
     def _wake(self) -> None:
@@ -206,12 +224,17 @@ class EngineClient(asyncio.Protocol):
         answer: Slots = await self._ask(GetSlots(next(self._query_ids)))
         return list(answer.slots)
 
+    async def queue(self) -> dict[str, Any]:
+        """All requests and their outlook, as GET /queue shows them."""
+        answer: Queue = await self._ask(GetQueue(next(self._query_ids)))
+        return answer.queue
+
     async def metrics(self, reset_bucket: bool = True) -> dict[str, float]:
         """Values by name, without prefix."""
         answer: Metrics = await self._ask(GetMetrics(next(self._query_ids), reset_bucket))
         return answer.values
 
-    async def _ask(self, query: GetSlots | GetMetrics) -> Any:
+    async def _ask(self, query: GetSlots | GetQueue | GetMetrics) -> Any:
         if self.state is not EngineState.READY:
             raise EngineGone(self.error or "the engine is not ready")
         future = asyncio.get_running_loop().create_future()
@@ -257,13 +280,13 @@ class EngineClient(asyncio.Protocol):
 
     def _dispatch(self, message: Any) -> None:
         match message:
-            case Started() | Progress() | Token() | Done() | Failed():
+            case Token() | Queued() | Moved() | Started() | Progress() | Done() | Failed():
                 stream = self._streams.get(message.request_id)
                 if stream is not None:  # else: cancelled in the meantime
                     if isinstance(message, _ENDS):
                         del self._streams[message.request_id]
                     stream.push(message)
-            case Slots() | Metrics():
+            case Slots() | Queue() | Metrics():
                 future = self._queries.get(message.query_id)
                 if future is not None and not future.done():
                     future.set_result(message)

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from strata_plugin.runtime.config import ContextConfig, ModelConfig
+from strata_plugin.scheduling.config import SchedulingConfig
 
-__all__ = ["ContextConfig", "EngineConfig", "ModelConfig", "decode", "encode"]
+__all__ = ["ContextConfig", "EngineConfig", "ModelConfig", "SchedulingConfig", "decode", "encode"]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +20,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelConfig
     context: ContextConfig = ContextConfig()
     frontend: dict[str, Any] = msgspec.field(default_factory=dict)
-    prefill_quantum_ms: float = 500.0
+    scheduling: SchedulingConfig = SchedulingConfig()
     park_bytes: int = 8192 << 20  # RAM for parked sequences; 0: recompute instead
     verbosity: int = 3  # llama.cpp's log threshold as in --verbosity
     debug: bool = False  # check_integrity after each step

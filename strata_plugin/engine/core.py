@@ -14,6 +14,7 @@ from strata_plugin.observe.metrics import EngineMetrics
 from strata_plugin.scheduling.plan import BatchClass, RowPiece, StepPlan
 from strata_plugin.scheduling.request import Stage
 from strata_plugin.scheduling.scheduler import Scheduler
+from strata_plugin.scheduling.seating import fill
 
 from .generation import Generation
 from .messages import (
@@ -22,15 +23,20 @@ from .messages import (
     Frozen,
     Metrics,
     Progress,
+    Queue,
     Slots,
     Started,
     StopReason,
     Submit,
+    Timings,
     Token,
 )
+from .outlook import Outlook
 from .ports import ContextPort, SamplerPort
 from .recovery import Recovery
 from .sequences import Sequences
+
+READ_AHEAD_MARGIN = 256  # cells kept free for each request's answer when prompts are read ahead
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +56,7 @@ class EngineCore:
         debug: bool = False,
     ) -> None:
         self.events: list[Frozen] = []
+        self.flush: Callable[[], None] = _keep  # sends `events` before the step's book-keeping
         self.metrics = EngineMetrics()
         self._context = context
         self._scheduler = scheduler
@@ -63,6 +70,7 @@ class EngineCore:
         self._generations: dict[int, Generation] = {}
         self._last_in_slot: dict[int, dict[str, Any]] = {}
         self._recovery = Recovery(scheduler, sequences, self._generations, self._fail)
+        self._outlook = Outlook(scheduler, sequences, self._generations, self.metrics)
 
     # -- messages in -----------------------------------------------------------------------------
 
@@ -79,6 +87,12 @@ class EngineCore:
                 Failed(submit.request_id, 400, "exceed_context_size_error", message)
             )
             return
+        max_queue = self._scheduler.config.max_queue
+        if max_queue and self._scheduler.counts()[Stage.QUEUED] >= max_queue:
+            message = f"the queue is full: {max_queue} requests are waiting"
+            wait = self._outlook.next_place_s(now)
+            self.events.append(Failed(submit.request_id, 429, "rate_limit_error", message, wait))
+            return
         self._scheduler.submit(
             submit.request_id,
             n_prompt=generation.n_prompt,
@@ -87,8 +101,14 @@ class EngineCore:
             stop_positions=submit.stop_positions,
             id_slot=submit.id_slot,
             fork_of=submit.fork_of,
+            tenant=submit.tenant,
+            priority=submit.priority,
+            itl_slo_ms=submit.itl_slo_ms,
+            n_predict=submit.n_predict,
+            expected=self._sequences.known_prefix(generation.tokens, generation.reuse_limit),
         )
         self._generations[submit.request_id] = generation
+        self._outlook.changed()
 
     def cancel(self, request_id: int) -> None:
         """Forget a request; what it computed stays as a prefix. Unknown ids are over already."""
@@ -116,12 +136,17 @@ class EngineCore:
             infos.append(info)
         self.events.append(Slots(query_id, tuple(infos)))
 
+    def queue(self, query_id: int) -> None:
+        """Answer `GetQueue`."""
+        self.events.append(Queue(query_id, self._outlook.view(self._clock())))
+
     def get_metrics(self, query_id: int, reset_window: bool) -> None:
         """Answer `GetMetrics`."""
         queued = self._scheduler.counts()[Stage.QUEUED]
         values = self.metrics.values(
             processing=len(self._generations) - queued,
             deferred=queued,
+            feasible=self._scheduler.outlook()[2],
             reset_window=reset_window,
         )
         self.events.append(Metrics(query_id, values))
@@ -135,7 +160,12 @@ class EngineCore:
 
     def step(self) -> bool:
         """Compute one step; False when nothing could be computed."""
+        began = self._clock()
+        n_events = len(self.events)
         self._admit()
+        # its place is the first that a client hears, and before the step, not after it
+        self.events[n_events:n_events] = self._outlook.news(began)
+        self.flush()
         plan = self._scheduler.plan()
         if plan is None:
             if not self._scheduler.parked():
@@ -143,19 +173,21 @@ class EngineCore:
             self._recovery.unpark_one(force=True)
             return True
         plan = self._recovery.isolate(plan)
-        started = self._clock()
         code = self._compute(plan)
         if code != 0:
             self._recovery.after_failure(plan, code)
+            self._outlook.changed()
             return True
         rows = [p for p in plan.pieces if isinstance(p, RowPiece)]
         if not rows:
-            # without outputs llama_decode returns before the GPU is done; the budget needs the time
+            # without outputs llama_decode returns before the GPU is done; the pace needs the time
             self._context.synchronize()
-        self._scheduler.complete(plan, (self._clock() - started) * 1e3)
-        self._after_compute(plan)
-        if rows:
-            self._sample(rows)
+        self._tell_progress(plan)
+        tokens = self._sample(rows) if rows else []
+        self.flush()  # the HTTP process works on the tokens while the books are kept here
+        self._book(plan, (self._clock() - began) * 1e3)
+        for generation, token in tokens:
+            self._go_on(generation, token)
         self._recovery.after_success(plan)
         if self._debug:
             self.check_integrity()
@@ -166,20 +198,40 @@ class EngineCore:
             self._recovery.unpark_one(force=False)
             if self._scheduler.parked():
                 return  # newcomers would take the cells that they wait for
-        for request_id, slot in self._scheduler.admissible():
-            generation = self._generations[request_id]
-            limit = generation.n_prompt - 1 if generation.submit.cache_prompt else 0
-            try:
-                seq_id, reuse = self._sequences.start(generation.tokens, reuse_limit=limit)
-            except AllSequencesBusy:
-                return  # there are more sequences than rows, so one comes free
-            generation.seq_id, generation.slot, generation.n_cached = seq_id, slot, reuse
-            generation.started_at = self._clock()
-            self._scheduler.admit(request_id, slot, reuse)
-            self._sequences.retire_idle()
-            self.events.append(Started(request_id, slot, reuse))
-            if generation.submit.return_progress:
-                self._progress(generation, reuse)
+        fill(self._scheduler, start=self._start, seated=self._seated, fits=self._fits)
+        self._scheduler.other_cells = self._sequences.idle_tokens
+
+    def _start(self, request_id: int, slot: int | None) -> bool:
+        generation = self._generations[request_id]
+        try:
+            found = self._sequences.start(generation.tokens, reuse_limit=generation.reuse_limit)
+        except AllSequencesBusy:
+            return False  # there are more sequences than rows, so one comes free
+        generation.seq_id, reuse = found
+        generation.slot, generation.n_cached = -1 if slot is None else slot, reuse
+        generation.started_at = self._clock()
+        self._scheduler.admit(request_id, slot, reuse)
+        self._sequences.retire_idle()
+        self._outlook.changed()
+        self.metrics.queued(generation.n_prompt, generation.started_at - generation.queued_at)
+        self.events.append(Started(request_id, generation.slot, reuse))
+        if generation.submit.return_progress:
+            self._progress(generation, reuse)
+        return True
+
+    def _seated(self, request_id: int, slot: int) -> None:
+        for generation in self._generations.values():
+            if generation.slot == slot:
+                generation.slot = -1  # it reads on without a row
+        self._generations[request_id].slot = slot
+
+    def _fits(self, request_id: int) -> bool:
+        """Whether a prompt can be read ahead without taking cells that others will need."""
+        if not self._sequences.has_cells:
+            return True
+        needed = self._scheduler.committed() + self._generations[request_id].known
+        margin = READ_AHEAD_MARGIN * len(self._generations)
+        return needed + margin <= self._sequences.n_cells
 
     def _compute(self, plan: StepPlan) -> int:
         batch = self._batch
@@ -193,16 +245,22 @@ class EngineCore:
             self._row_of[piece.request_id] = row
         return self._context.decode(batch)
 
-    def _after_compute(self, plan: StepPlan) -> None:
+    def _tell_progress(self, plan: StepPlan) -> None:
+        for piece in plan.pieces:
+            generation = self._generations[piece.request_id]
+            if generation.submit.return_progress and piece.start < generation.n_prompt:
+                self._progress_to(generation, min(piece.start + piece.count, generation.n_prompt))
+
+    def _book(self, plan: StepPlan, elapsed_ms: float) -> None:
+        """The step was carried out: all books but those of the sampled tokens."""
+        self._scheduler.complete(plan, elapsed_ms)
         longest = 0
         for piece in plan.pieces:
             generation = self._generations[piece.request_id]
             end = piece.start + piece.count
             longest = max(longest, end)
             self._sequences.computed(generation.seq_id, generation.tokens[piece.start : end])
-            if generation.submit.return_progress and piece.start < generation.n_prompt:
-                self._progress_to(generation, min(end, generation.n_prompt))
-        self.metrics.step_done(len(plan.pieces), longest)
+        self.metrics.step_done(len(plan.pieces), longest, elapsed_ms / 1e3)
 
     def _progress_to(self, generation: Generation, processed: int) -> None:
         """Report each `-b` border passed, counted from where the reading began, and the end."""
@@ -222,7 +280,8 @@ class EngineCore:
 
     # -- sampling --------------------------------------------------------------------------------
 
-    def _sample(self, rows: list[RowPiece]) -> None:
+    def _sample(self, rows: list[RowPiece]) -> list[tuple[Generation, int]]:
+        """Sample the rows and tell of their tokens; the generations go on in `_go_on`."""
         generations = [self._generations[r.request_id] for r in rows]
         indices = [self._row_of[r.request_id] for r in rows]
         now = self._clock()
@@ -233,20 +292,23 @@ class EngineCore:
         tokens = self._context.sample([g.sampler for g in generations], indices)
         now = self._clock()
         for generation, row, token in zip(generations, indices, tokens, strict=True):
-            if token < 0:
-                self._fail(generation, 500, "server_error", generation.sampler.error)
-            else:
+            if token >= 0:
                 self._sampled(generation, row, token, now)
+        return list(zip(generations, tokens, strict=True))
 
     def _sampled(self, g: Generation, row: int, token: int, now: float) -> None:
         g.n_generated += 1
+        if g.n_generated == 1:
+            self.metrics.first_token(g.n_prompt, now - g.queued_at)
+            self._outlook.first_token(g, now)
+        else:
+            self.metrics.gap(g.n_prompt, now - g.last_token_at)
         g.last_token_at = now
-        n_computed = g.known
         step = g.text.push(
             g.sampler.piece(token),
             is_eog=token in self._eog,
             n_generated=g.n_generated,
-            n_computed=n_computed,
+            n_computed=g.known,
             gen_ms=(now - g.prompt_done_at) * 1e3,
         )
         wants_probs = g.submit.n_probs > 0
@@ -258,18 +320,29 @@ class EngineCore:
                 text=step.text,
                 n_decoded=g.n_generated,
                 visible=step.visible,
-                timings=g.timings() if wants_timings else None,
+                timings=self._timings(g) if wants_timings else None,
                 probs=g.sampler.probs(self._context, row, token) if wants_probs else None,
                 sampler_state=g.sampler.save(),
             )
         )
-        if g.text.stop is StopReason.NONE:
+        if g.text.stop is not StopReason.NONE:
+            self._done(g)
+
+    def _go_on(self, g: Generation, token: int) -> None:
+        """Book a sampled token, told already; negative: its sampler failed."""
+        if token < 0:
+            self._fail(g, 500, "server_error", g.sampler.error)
+        elif g.text.stop is StopReason.NONE:
             g.append(token)
             self._scheduler.sampled(g.request_id)
         else:
-            self._done(g, n_computed)
+            self._close(g)
 
-    def _done(self, g: Generation, n_computed: int) -> None:
+    def _timings(self, g: Generation) -> Timings:
+        return g.timings(self._scheduler.request(g.request_id).compute_ms)
+
+    def _done(self, g: Generation) -> None:
+        self._outlook.ended(g)
         self.metrics.generation_done(g.n_generated, g.last_token_at - g.prompt_done_at)
         self.events.append(
             Done(
@@ -279,13 +352,12 @@ class EngineCore:
                 stopping_word=g.text.stopping_word,
                 truncated=g.text.truncated,
                 has_new_line=g.text.has_new_line,
-                n_tokens_cached=n_computed,
+                n_tokens_cached=g.known,
                 text=g.text.flush(),
                 cut=g.text.cut,
-                timings=g.timings(),
+                timings=self._timings(g),
             )
         )
-        self._close(g)
 
     # -- the end of a request --------------------------------------------------------------------
 
@@ -296,14 +368,16 @@ class EngineCore:
 
     def _close(self, g: Generation) -> None:
         request = self._scheduler.request(g.request_id)
+        if request.slot is not None:
+            self._last_in_slot[request.slot] = g.slot_info(request.computed)
         if request.stage is Stage.PARKED:
             self._sequences.drop_parked(g.request_id)
-        elif request.slot is not None:
-            self._last_in_slot[request.slot] = g.slot_info(request.computed)
+        elif request.held:
             self._sequences.release(g.seq_id)
         self._scheduler.finish(g.request_id)
         self._recovery.forget(g.request_id)
         del self._generations[g.request_id]
+        self._outlook.changed()
 
     def check_integrity(self) -> None:
         """Raise AssertionError naming the first broken invariant."""
@@ -311,3 +385,7 @@ class EngineCore:
         self._sequences.check_integrity()
         for request_id in self._generations:
             assert request_id in self._scheduler, f"request {request_id} is not scheduled"
+
+
+def _keep() -> None:
+    """Events stay where they are until the caller takes them."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .messages import Submit, Timings
+from .messages import Queued, Submit, Timings
 from .ports import SamplerPort, Tokens
 from .text import Limits, TextAssembler
 
@@ -43,11 +43,18 @@ class Generation:
         self.started_at = 0.0
         self.prompt_done_at = 0.0
         self.last_token_at = 0.0
+        self.told: Queued | None = None  # the outlook that its client knows
+        self.predicted_ms = -1.0  # from arrival to the first token, as predicted on arrival
 
     @property
     def request_id(self) -> int:
         """The HTTP process's number for this choice."""
         return self.submit.request_id
+
+    @property
+    def reuse_limit(self) -> int:
+        """Most tokens that may come from a cache: the last one always yields the logits."""
+        return self.n_prompt - 1 if self.submit.cache_prompt else 0
 
     @property
     def tokens(self) -> Tokens:
@@ -63,8 +70,8 @@ class Generation:
         self._tokens[self.known] = token
         self.known += 1
 
-    def timings(self) -> Timings:
-        """As they are now."""
+    def timings(self, compute_ms: float) -> Timings:
+        """As they are now; `compute_ms` is this request's share of the steps that read it."""
         reading = self.prompt_done_at - self.started_at if self.prompt_done_at else 0.0
         writing = self.last_token_at - self.prompt_done_at if self.last_token_at else 0.0
         return Timings(
@@ -74,6 +81,7 @@ class Generation:
             predicted_n=self.n_generated,
             predicted_ms=writing * 1e3,
             queue_ms=max(0.0, self.started_at - self.queued_at) * 1e3,
+            compute_ms=compute_ms,
         )
 
     def slot_info(self, computed: int) -> dict[str, Any]:

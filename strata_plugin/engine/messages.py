@@ -54,6 +54,11 @@ class Submit(Frozen, frozen=True, kw_only=True):
     fork_of: int | None = None  # wait for that request's prompt, then share it
     lora: tuple[tuple[int, float], ...] = ()  # (adapter id, scale): part of the batch class
     stop_positions: tuple[int, ...] = ()  # token positions that no step may cross
+    tenant: str = ""  # whose request it is: computing time is shared fairly between tenants
+    priority: int = 0  # higher goes first, before all fairness
+    itl_slo_ms: float = 0.0  # longest wait between two of its tokens; 0: the server's target
+    dialect: str = ""  # shown by /queue, as is `client`
+    client: str = ""
     settings: bytes = b"{}"  # JSON shown by /slots
 
 
@@ -71,6 +76,12 @@ class GetSlots(Frozen, frozen=True):
     query_id: int
 
 
+class GetQueue(Frozen, frozen=True):
+    """Ask for a `Queue` answer carrying the same `query_id`."""
+
+    query_id: int
+
+
 class GetMetrics(Frozen, frozen=True):
     """Ask for a `Metrics` answer; `reset_bucket` starts a new averaging window, as scraping llama-
     server does.
@@ -84,7 +95,7 @@ class Shutdown(Frozen, frozen=True):
     """Stop the step loop after the current step and exit 0."""
 
 
-ToEngine = Submit | Cancel | GetSlots | GetMetrics | Shutdown
+ToEngine = Submit | Cancel | GetSlots | GetQueue | GetMetrics | Shutdown
 
 # ---- towards the HTTP process --------------------------------------------------------------------
 
@@ -135,6 +146,28 @@ class Timings(Frozen, frozen=True, kw_only=True):
     predicted_n: int
     predicted_ms: float  # from the end of the prompt to the last token
     queue_ms: float
+    compute_ms: float = 0.0  # this request's share of the steps that read its prompt
+
+
+class Queued(Frozen, frozen=True, kw_only=True):
+    """Where a request stands before its first token: the answer to `Submit`, and again whenever
+    the outlook changes. `position` counts the requests that wait before it; -1: it has a row.
+    """
+
+    request_id: int
+    position: int
+    predicted_ttft_ms: float  # from its arrival to its first token; negative: not known yet
+    low_ms: float  # four in five predictions end up within low..high
+    high_ms: float
+
+
+class Moved(Frozen, frozen=True):
+    """A request's stage changed without another event to tell it by: parked, or back from there.
+    `stage` is a `scheduling.request.Stage` value.
+    """
+
+    request_id: int
+    stage: str
 
 
 class Started(Frozen, frozen=True):
@@ -197,6 +230,7 @@ class Failed(Frozen, frozen=True):
     code: int
     error_type: str
     message: str
+    retry_after_s: float = 0.0  # with 429: when a place in the queue is expected to be free
 
 
 class Slots(Frozen, frozen=True):
@@ -204,6 +238,13 @@ class Slots(Frozen, frozen=True):
 
     query_id: int
     slots: tuple[dict[str, Any], ...]
+
+
+class Queue(Frozen, frozen=True):
+    """Answer to `GetQueue`: the object that GET /queue returns."""
+
+    query_id: int
+    queue: dict[str, Any]
 
 
 class Metrics(Frozen, frozen=True):
@@ -214,7 +255,19 @@ class Metrics(Frozen, frozen=True):
 
 
 ToServer = (
-    Loading | Ready | LoadFailed | Started | Progress | Token | Done | Failed | Slots | Metrics
+    Loading
+    | Ready
+    | LoadFailed
+    | Queued
+    | Moved
+    | Started
+    | Progress
+    | Token
+    | Done
+    | Failed
+    | Slots
+    | Queue
+    | Metrics
 )
 
 _encoder = msgspec.msgpack.Encoder()

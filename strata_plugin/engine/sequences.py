@@ -10,7 +10,7 @@ import logging
 
 from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
 from strata_plugin.checkpoints.parking import RamParkingLot, Reservation
-from strata_plugin.checkpoints.resident import ResidentSet
+from strata_plugin.checkpoints.resident import AllSequencesBusy, ResidentSet
 from strata_plugin.checkpoints.traits import PrefixTraits
 from strata_plugin.runtime.errors import StateError
 
@@ -63,6 +63,33 @@ class Sequences:
             if seq_id is not None:
                 return seq_id, match.reuse
         return self._placed(tokens, reuse_limit)
+
+    def known_prefix(self, tokens: Tokens, limit: int) -> int:
+        """How many of `tokens` (at most `limit`) would not have to be computed now."""
+        if not limit:
+            return 0
+        try:
+            resident = self._resident.place(tokens, limit=limit, usable=self._usable).reuse
+        except AllSequencesBusy:
+            resident = 0
+        match = self._idle.longest(tokens, limit, self._window_rule)
+        return max(resident, match.reuse if match is not None else 0)
+
+    @property
+    def idle_tokens(self) -> int:
+        """Tokens of the sequences that lie in the KV cache without a request."""
+        seqs = self._resident.eviction_order()
+        return sum(self._resident.n_tokens(seq_id) for seq_id in seqs) if self._has_cells else 0
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether tokens take up cells of a common pool."""
+        return self._has_cells
+
+    @property
+    def n_cells(self) -> int:
+        """Cells of the KV cache."""
+        return self._context.n_ctx
 
     def _placed(self, tokens: Tokens, reuse_limit: int) -> tuple[int, int]:
         """As `start`, from what lies in the KV cache."""

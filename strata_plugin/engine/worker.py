@@ -28,6 +28,7 @@ from .messages import (
     Failed,
     Frozen,
     GetMetrics,
+    GetQueue,
     GetSlots,
     LoadFailed,
     Loading,
@@ -137,6 +138,8 @@ def _handle(engine: LoadedEngine, message: ToEngine, sampler: SamplerPort | None
             core.cancel(request_id)
         case GetSlots(query_id):
             core.slots(query_id)
+        case GetQueue(query_id):
+            core.queue(query_id)
         case GetMetrics(query_id, reset_bucket):
             core.get_metrics(query_id, reset_bucket)
         case Shutdown():
@@ -147,6 +150,13 @@ def _handle(engine: LoadedEngine, message: ToEngine, sampler: SamplerPort | None
 def _loop(link: Link, engine: LoadedEngine, inbox: Inbox) -> None:
     """Step loop: drain messages, compute a step, send what it produced."""
     core = engine.core
+
+    def flush() -> None:
+        if core.events:
+            events, core.events = core.events, []
+            link.send(events)
+
+    core.flush = flush
     while True:
         try:
             message, sampler = inbox.get(block=core.idle)
@@ -157,9 +167,7 @@ def _loop(link: Link, engine: LoadedEngine, inbox: Inbox) -> None:
         except queue.Empty:
             pass  # nothing more has come: on with the step
         core.step()
-        if core.events:
-            link.send(core.events)
-            core.events = []
+        flush()
 
 
 def run(sock: socket.socket) -> int:

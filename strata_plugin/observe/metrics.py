@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 
@@ -15,6 +16,49 @@ class _Window:
 
     def rate(self) -> float:
         return self.steps / self.seconds if self.seconds > 0 else 0.0
+
+
+SIZES = ((1024, "short"), (8192, "medium"), (32768, "long"))  # most prompt tokens, name
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0)
+
+
+def size_of(n_prompt: int) -> str:
+    """The name of the bucket that a prompt of so many tokens belongs to."""
+    return next((name for most, name in SIZES if n_prompt <= most), "extreme")
+
+
+class Histogram:
+    """Counts of values up to each bound, for each size of prompt where there are sizes."""
+
+    def __init__(self, name: str, bounds: tuple[float, ...], *, sized: bool) -> None:
+        self._name = name
+        self._bounds = bounds
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+        for size in [*(name for _, name in SIZES), "extreme"] if sized else [""]:
+            self._counts[size] = [0] * (len(bounds) + 1)
+            self._sums[size] = 0.0
+
+    def observe(self, value: float, size: str = "") -> None:
+        """Count one value."""
+        self._counts[size][bisect_left(self._bounds, value)] += 1
+        self._sums[size] += value
+
+    def samples(self) -> dict[str, float]:
+        """Prometheus' samples: names with labels, counts cumulative."""
+        found: dict[str, float] = {}
+        for size, counts in self._counts.items():
+            label = f'size="{size}"' if size else ""
+            total = 0
+            for bound, count in zip((*self._bounds, "+Inf"), counts, strict=True):
+                total += count
+                labels = ",".join(filter(None, (label, f'le="{bound}"')))
+                found[f"{self._name}_bucket{{{labels}}}"] = float(total)
+            tail = f"{{{label}}}" if label else ""
+            found[f"{self._name}_sum{tail}"] = self._sums[size]
+            found[f"{self._name}_count{tail}"] = float(total)
+        return found
 
 
 @dataclass(slots=True)
@@ -31,6 +75,31 @@ class EngineMetrics:
     n_tokens_max: int = 0
     _prompt: _Window = field(default_factory=_Window)
     _predicted: _Window = field(default_factory=_Window)
+    _ttft: Histogram = field(default_factory=lambda: _seconds("ttft_seconds"))
+    _itl: Histogram = field(default_factory=lambda: _seconds("itl_seconds"))
+    _queue: Histogram = field(default_factory=lambda: _seconds("queue_seconds"))
+    _steps: Histogram = field(
+        default_factory=lambda: Histogram("step_seconds", SECONDS, sized=False)
+    )
+    _error: Histogram = field(
+        default_factory=lambda: Histogram("ttft_prediction_error_ratio", RATIOS, sized=True)
+    )
+
+    def queued(self, n_prompt: int, seconds: float) -> None:
+        """A request of `n_prompt` tokens waited for so long before it was read."""
+        self._queue.observe(seconds, size_of(n_prompt))
+
+    def first_token(self, n_prompt: int, seconds: float) -> None:
+        """A first token came so long after its request."""
+        self._ttft.observe(seconds, size_of(n_prompt))
+
+    def gap(self, n_prompt: int, seconds: float) -> None:
+        """A further token came so long after the one before it."""
+        self._itl.observe(seconds, size_of(n_prompt))
+
+    def predicted(self, n_prompt: int, predicted: float, actual: float) -> None:
+        """A first token's time as predicted on arrival, and as it came; in seconds."""
+        self._error.observe(actual / max(predicted, 1e-3), size_of(n_prompt))
 
     def prompt_done(self, n_processed: int, n_cached: int, seconds: float) -> None:
         """A prompt has been read: tokens computed, tokens found in a cache, seconds it took."""
@@ -47,13 +116,16 @@ class EngineMetrics:
         self._predicted.steps += max(0, n_tokens - 1)  # the first comes with the prompt
         self._predicted.seconds += seconds
 
-    def step_done(self, n_busy: int, n_tokens_max: int) -> None:
+    def step_done(self, n_busy: int, n_tokens_max: int, seconds: float) -> None:
         """A step has run for `n_busy` slots; the longest sequence has `n_tokens_max` tokens."""
+        self._steps.observe(seconds)
         self.n_decode += 1
         self.n_busy_slots += n_busy
         self.n_tokens_max = max(self.n_tokens_max, n_tokens_max)
 
-    def values(self, *, processing: int, deferred: int, reset_window: bool) -> dict[str, float]:
+    def values(
+        self, *, processing: int, deferred: int, feasible: bool, reset_window: bool
+    ) -> dict[str, float]:
         """All values by name; `reset_window` starts a new window for the two rates."""
         values = {
             "prompt_tokens_total": float(self.prompt_tokens),
@@ -68,8 +140,16 @@ class EngineMetrics:
             "predicted_tokens_seconds": self._predicted.rate(),
             "requests_processing": float(processing),
             "requests_deferred": float(deferred),
+            "queue_length": float(deferred),
+            "itl_feasible": float(feasible),
         }
+        for histogram in (self._ttft, self._itl, self._queue, self._steps, self._error):
+            values.update(histogram.samples())
         if reset_window:
             self._prompt = _Window()
             self._predicted = _Window()
         return values
+
+
+def _seconds(name: str) -> Histogram:
+    return Histogram(name, SECONDS, sized=True)

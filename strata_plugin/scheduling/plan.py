@@ -39,10 +39,14 @@ Piece = ReadPiece | RowPiece
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step: decoding rows first, then prompt pieces in the scheduler's order; never empty."""
+    """One step: decoding rows first, then prompt pieces in the scheduler's order; never empty.
+
+    `credit_ms` is what it saves for prompts that have to wait (positive), or spends of that.
+    """
 
     batch_class: BatchClass
     pieces: tuple[Piece, ...]
+    credit_ms: float = 0.0
 
     @property
     def n_tokens(self) -> int:

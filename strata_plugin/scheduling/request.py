@@ -12,10 +12,10 @@ from .plan import BatchClass
 class Stage(Enum):
     """Where a request is in its life; derived from the counters, never stored beside them."""
 
-    QUEUED = "queued"  # has no row yet
-    READING = "reading"  # has a row; known tokens are still to be computed
+    QUEUED = "queued"  # nothing is computed for it yet
+    READING = "reading"  # known tokens are still to be computed; it may not have a row yet
     WRITING = "writing"  # has a row; at most the token sampled last is still to be computed
-    PARKED = "parked"  # keeps its row's slot, but its state is out of the KV cache
+    PARKED = "parked"  # keeps its row, if it has one, but its state is out of the KV cache
     FINISHED = "finished"  # forgotten by the scheduler
 
 
@@ -43,6 +43,19 @@ class ScheduledRequest:
     finished: bool = False
     turn: int = 0  # step number at which its batch class last had its turn
     served: int = 0  # step number at which it was last part of a step itself
+    tenant: str = ""  # computing time is shared fairly between tenants
+    priority: int = 0  # higher goes first
+    itl_slo_ms: float = 0.0  # longest wait between two of its tokens; 0: the scheduler's target
+    n_predict: int = -1  # most tokens it will generate; -1: unknown
+    expected: int = 0  # tokens that are expected to be found in a cache, while it is queued
+    held: bool = False  # has a sequence: it can be read, and written once it has a row
+    short: bool = False  # little was left to read when it began
+    compute_ms: float = 0.0  # its share of the steps that read its prompt
+
+    @property
+    def unread(self) -> int:
+        """Prompt tokens that are still to be computed; 0 for one that writes."""
+        return max(0, self.n_prompt - (self.computed if self.held else self.expected))
 
     @property
     def order(self) -> tuple[float, int]:
@@ -54,7 +67,7 @@ class ScheduledRequest:
         """The stage that the counters and the slot amount to."""
         if self.finished:
             return Stage.FINISHED
-        if self.slot is None:
+        if not self.held:
             return Stage.QUEUED
         if self.parked:
             return Stage.PARKED
@@ -66,14 +79,22 @@ class ScheduledRequest:
         return self.computed >= self.n_prompt and self.known - self.computed <= 1
 
     @property
+    def read(self) -> bool:
+        """All is computed but for the last token, which has to wait for a row."""
+        return self.slot is None and self.held and self.pending == 1
+
+    @property
     def pending(self) -> int:
         """Known tokens that are still to be computed."""
         return self.known - self.computed
 
     @property
     def reach(self) -> int:
-        """Most tokens one step may compute: to the last known one or to the next stop position."""
+        """Most tokens one step may compute: to the last known one or to the next stop position.
+
+        Without a row the last one is left: what is computed last has to be sampled.
+        """
+        end = self.known if self.slot is not None else self.known - 1
         stops = self.stop_positions
         i = bisect_right(stops, self.computed)
-        end = min(stops[i], self.known) if i < len(stops) else self.known
-        return end - self.computed
+        return (min(stops[i], end) if i < len(stops) else end) - self.computed

@@ -1,4 +1,8 @@
-"""Who gets a row and what each step computes: first come, first served, many prompts in a step.
+"""Who gets a row and what each step computes.
+
+A request needs a sequence to be read and a row (a slot) to be written. Rows are few, so reading
+does not wait for one: while sequences and cells last, prompts are read ahead, and who has read all
+but the last token gets the next row, if need be that of one who will not write for long yet.
 
 Pure: no clock (arrivals and step times are arguments), no I/O, no knowledge of what a token is. The
 engine asks for a plan, carries it out, reports it with `complete`, and tells what was sampled. The
@@ -7,27 +11,35 @@ same calls give the same plans.
 
 from __future__ import annotations
 
+import copy
 from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from .admission import assign_slots
-from .budget import MIN_PROMPT_SHARE, BudgetPolicy, StepBudget
+from .config import SchedulingConfig
+from .cost import CostModel, Fixed, StepShape
+from .order import AGEING_TURN, FairShares, in_order
+from .pace import Grant, Pace, ShapeOf
 from .plan import BatchClass, Piece, ReadPiece, RowPiece, StepPlan
 from .request import ScheduledRequest, Stage
+from .yielding import YieldTurns
+
+WORTH_WAITING = 0.92  # a step goes on beyond a finished prompt if that reads this much quicker
 
 
 @dataclass(frozen=True)
 class Limits:
     """What the llama context was made with."""
 
-    n_rows: int  # requests that hold a slot at once
+    n_rows: int  # requests that are written at once
     n_batch: int  # tokens of one step at most
     n_ubatch: int  # tokens of one pass over the weights
+    n_spare: int = 0  # sequences beside those of the rows: so many prompts may be read ahead
 
     def __post_init__(self) -> None:
-        if min(self.n_rows, self.n_batch, self.n_ubatch) < 1:
+        if min(self.n_rows, self.n_batch, self.n_ubatch) < 1 or self.n_spare < 0:
             raise ValueError(f"limits must be positive: {self}")
 
 
@@ -36,17 +48,27 @@ def _order(request: ScheduledRequest) -> tuple[float, int]:
 
 
 class Scheduler:
-    """The requests of one engine. Every call takes time linear in rows and queue at most."""
+    """The requests of one engine. Every call takes time linear in requests at most, times the
+    logarithm where it sorts.
+    """
 
-    def __init__(self, limits: Limits, budget: BudgetPolicy) -> None:
+    def __init__(self, limits: Limits, config: SchedulingConfig, cost: CostModel) -> None:
         self.limits = limits
-        self._budget = budget
+        self.config = config
+        self.cost = cost
+        self.other_cells = 0  # KV cells that no request of ours fills: kept prefixes
+        self.pace = Pace(config, cost, limits.n_batch, limits.n_ubatch)
+        self.shares = FairShares()
+        self._upstream = config.policy == "upstream"
+        self._turns = YieldTurns(config.yield_chunks, config.yield_steps)
         self._requests: dict[int, ScheduledRequest] = {}
-        self._queue: list[ScheduledRequest] = []  # by order
-        self._running: list[ScheduledRequest] = []  # those with a slot, parked ones too, by order
+        self._queue: list[ScheduledRequest] = []  # by order of arrival
+        self._running: list[ScheduledRequest] = []  # those with a sequence, parked ones too
         self._slots: list[int | None] = [None] * limits.n_rows  # request id
         self._n_submitted = 0
         self._step = 0
+        self.reads = 0  # steps that read prompts so far
+        self._grants = 0  # rows and sequences given
 
     # ---- a request's life ------------------------------------------------------------------------
 
@@ -60,12 +82,17 @@ class Scheduler:
         stop_positions: Iterable[int] = (),
         id_slot: int = -1,
         fork_of: int | None = None,
+        tenant: str = "",
+        priority: int = 0,
+        itl_slo_ms: float = 0.0,
+        n_predict: int = -1,
+        expected: int = 0,
     ) -> None:
         """Queue a request of `n_prompt` tokens that came at `arrival` (seconds).
 
         `id_slot` < 0 means any slot, others are taken modulo the number of slots. A parent
-        (`fork_of`) that is not known any more is no reason to wait. Raises ValueError for an empty
-        prompt or an id in use.
+        (`fork_of`) that is not known any more is no reason to wait. `expected` tokens will probably
+        be found in a cache. Raises ValueError for an empty prompt or an id in use.
         """
         if n_prompt < 1:
             raise ValueError(f"request {request_id} has an empty prompt")
@@ -81,43 +108,88 @@ class Scheduler:
             stop_positions=tuple(sorted({p for p in stop_positions if p > 0})),
             id_slot=id_slot % self.limits.n_rows if id_slot >= 0 else -1,
             fork_of=fork_of if fork_of in self._requests else None,
+            tenant=tenant,
+            priority=priority,
+            itl_slo_ms=itl_slo_ms,
+            n_predict=n_predict,
+            expected=min(expected, n_prompt - 1),
         )
+        self.shares.enter(tenant)
         self._n_submitted += 1
         self._requests[request_id] = request
         insort(self._queue, request, key=_order)
 
-    def admissible(self) -> list[tuple[int, int]]:
-        """Pairs (request id, slot) to be given a row now, in the order of the queue.
+    def seats(self) -> list[tuple[int, int]]:
+        """Pairs (request id, slot) of requests that are read without a row and are to get one now.
 
-        First come, first served, but no slot stays free while anybody could use it. A fork waits
-        until its parent's prompt is in the KV cache, so that they share it.
+        Free slots first. One that has been read takes the slot of the reader with the most left,
+        who reads on without.
         """
-        free = [slot for slot, holder in enumerate(self._slots) if holder is None]
+        waiting = [r for r in self._running if r.slot is None and not r.parked]
+        if not waiting:
+            return []
+        waiting.sort(key=lambda r: (not r.read, r.order))
+        free = self._free_slots()
+        pairs = assign_slots(waiting, (), free)
+        left = [r for r in waiting if r.read and all(r is not other for other, _ in pairs)]
+        if left:
+            readers = [r for r in self._running if self._may_lose_slot(r)]
+            readers.sort(key=lambda r: -r.unread)
+            pairs += assign_slots(left, (), [r.slot for r in readers if r.slot is not None])
+        return [(request.request_id, slot) for request, slot in pairs]
+
+    def seat(self, request_id: int, slot: int) -> None:
+        """Give a row to one that is read without. Raises ValueError where `admit` would."""
+        request = self.request(request_id)
+        if not request.held or request.slot is not None:
+            raise ValueError(f"request {request_id} is not waiting for a row")
+        holder = self._slots[slot] if 0 <= slot < self.limits.n_rows else None
+        if holder is not None and self._may_lose_slot(self._requests[holder]):
+            self._requests[holder].slot = None
+            self._slots[slot] = None
+        self._take_slot(request, slot)
+
+    def admissible(self) -> list[tuple[int, int]]:
+        """Pairs (request id, slot) to be given a sequence and a row now.
+
+        No slot stays free while anybody could use it. A fork waits until its parent's prompt is in
+        the KV cache, so that they share it.
+        """
+        free = self._free_slots()
         if not free or not self._queue:
             return []
+        ordered = self._in_order(self._queue)
         waiting = {r.request_id for r in self._queue if not self._parent_is_ready(r)}
-        return [(r.request_id, slot) for r, slot in assign_slots(self._queue, waiting, free)]
+        return [(r.request_id, slot) for r, slot in assign_slots(ordered, waiting, free)]
 
-    def admit(self, request_id: int, slot: int, computed: int) -> None:
-        """Give a queued request its row; its first `computed` tokens are in the KV cache already.
+    def ahead(self) -> list[int]:
+        """Queued requests to be given a sequence without a row, so that they are read ahead."""
+        room = self.limits.n_rows + self.limits.n_spare - len(self._running)
+        if self._upstream or room <= 0 or not self._queue:
+            return []
+        ready = [r for r in self._queue if self._parent_is_ready(r)]
+        return [r.request_id for r in self._in_order(ready)[:room]]
 
-        At least one prompt token is always left to compute, as only that yields logits. Raises
-        ValueError otherwise, or when the slot is not free or not the one it is pinned to.
+    def admit(self, request_id: int, slot: int | None, computed: int) -> None:
+        """Give a queued request its sequence, which holds its first `computed` tokens already.
+
+        With a row, or without one (`slot` is None) to be read ahead. At least one prompt token is
+        always left to compute, as only that yields logits. Raises ValueError otherwise, or when the
+        slot is not free or not the one it is pinned to.
         """
         request = self.request(request_id)
         if request.stage is not Stage.QUEUED:
             raise ValueError(f"request {request_id} is {request.stage.value}, not queued")
-        if not 0 <= slot < self.limits.n_rows or self._slots[slot] is not None:
-            raise ValueError(f"slot {slot} is not free for request {request_id}")
-        if request.id_slot not in (-1, slot):
-            raise ValueError(f"request {request_id} insists on slot {request.id_slot}, not {slot}")
         if not 0 <= computed < request.n_prompt:
             raise ValueError(f"{computed} computed tokens for a prompt of {request.n_prompt}")
+        if slot is not None:
+            self._take_slot(request, slot)
         self._queue.remove(request)
-        request.slot = slot
+        request.held = True
         request.computed = computed
+        request.short = request.pending <= self.config.short_read
         request.turn = request.served = self._step
-        self._slots[slot] = request_id
+        self._grants += 1
         insort(self._running, request, key=_order)
 
     def sampled(self, request_id: int, n: int = 1) -> None:
@@ -166,11 +238,10 @@ class Scheduler:
         """Forget a request in any stage and free its slot; forks of it wait no more."""
         request = self.request(request_id)
         del self._requests[request_id]
-        if request.slot is None:
-            self._queue.remove(request)
-        else:
-            self._running.remove(request)
+        (self._running if request.held else self._queue).remove(request)
+        if request.slot is not None:
             self._slots[request.slot] = None
+        self.shares.leave(request.tenant)
         for other in self._queue:
             if other.fork_of == request_id:
                 other.fork_of = None
@@ -187,30 +258,32 @@ class Scheduler:
         """What to compute next, None when nothing can be computed now. Changes nothing.
 
         One batch class per step: that which has waited longest since its last turn. Its decoding
-        rows first, then its prompts in order of arrival as far as the budget goes, at most one
-        piece per request.
+        rows first, then its prompts in their order as far as the pace allows, at most one piece per
+        request.
         """
-        runnable = [r for r in self._running if r.pending and not r.parked]
+        runnable = self._runnable()
         if not runnable:
             return None
         batch_class = min(runnable, key=lambda r: r.turn).batch_class
-        rows: list[ScheduledRequest] = []
-        prompts: list[ScheduledRequest] = []
-        for request in runnable:
-            if request.batch_class == batch_class:
-                (rows if request.writing else prompts).append(request)
+        rows, prompts = _split(runnable, batch_class)
         if len(rows) + bool(prompts) > self.limits.n_batch:
             rows, prompts = self._take_turns(rows, prompts)
-        pieces: list[Piece] = [RowPiece(r.request_id, r.computed, 1) for r in rows]
+        credit, left = 0.0, 0
         if prompts:
-            budget = self._prompt_budget(len(rows))
-            for request in prompts:
-                count = budget.take(request.reach)
-                if not count:
-                    break
-                piece = RowPiece if count == request.pending else ReadPiece
-                pieces.append(piece(request.request_id, request.computed, count))
-        return StepPlan(batch_class, tuple(pieces))
+            prompts = self._in_order(prompts, self.reads)
+            grant, credit = self._grant(rows, prompts)
+            left = grant.tokens
+            if not grant.with_rows:
+                rows = []
+        pieces: list[Piece] = [RowPiece(r.request_id, r.computed, 1) for r in rows]
+        for request in prompts:
+            count = min(request.reach, left)
+            if not count:
+                break
+            left -= count
+            piece = RowPiece if count == request.pending else ReadPiece
+            pieces.append(piece(request.request_id, request.computed, count))
+        return StepPlan(batch_class, tuple(pieces), credit)
 
     def complete(self, plan: StepPlan, elapsed_ms: float) -> None:
         """The plan was carried out in `elapsed_ms` milliseconds, until its results were there.
@@ -223,16 +296,58 @@ class Scheduler:
         for piece, request in pieces:
             if request.computed != piece.start or piece.count > request.pending or request.parked:
                 raise ValueError(f"{piece} does not continue request {request}")
-        n_rows = sum(1 for _, request in pieces if request.writing)
-        n_prompt_tokens = sum(p.count for p, request in pieces if not request.writing)
+        rows = [request for _, request in pieces if request.writing]
+        reads = [(piece, request) for piece, request in pieces if not request.writing]
+        shape = self._shape(rows, sum(piece.count for piece, _ in reads), 0)
+        shape = shape._replace(pairs=sum(p.count * (p.start + p.count / 2) for p, _ in pieces))
+        self._settle(plan, bool(rows), bool(reads))
+        self._charge(rows, reads, shape, elapsed_ms)
         self._step += 1
+        self.reads += bool(reads)
         for piece, request in pieces:
             request.computed += piece.count
             request.served = self._step
         for request in self._running:
             if request.batch_class == plan.batch_class:
                 request.turn = self._step
-        self._budget.observe(n_prompt_tokens, n_rows, elapsed_ms)
+        self.cost.observe(shape, elapsed_ms)
+
+    def leap(self, plan: StepPlan, times: int, elapsed_ms: float) -> None:
+        """As `times` rounds of `complete` and `sampled` with the same plan, for looking ahead.
+
+        The caller sees to it that no piece passes the end of what is known, or of its answer. The
+        turn passes to the oldest, or away from it.
+        """
+        pieces = [(p, self._requests[p.request_id]) for p in plan.pieces]
+        rows = [request for _, request in pieces if request.writing]
+        reads = [(piece, request) for piece, request in pieces if not request.writing]
+        shape = self._shape(rows, sum(piece.count for piece, _ in reads), 0)
+        self._charge(rows, reads, shape, elapsed_ms * times)
+        self._step += times
+        if reads:
+            turn = self.reads % AGEING_TURN
+            self.reads += max(1, AGEING_TURN - 1 - turn)
+        for piece, request in pieces:
+            request.computed += piece.count * times
+            request.served = self._step
+        for request in rows:
+            request.known += times
+        for request in self._running:
+            if request.batch_class == plan.batch_class:
+                request.turn = self._step
+
+    def copy(self) -> Scheduler:
+        """An independent copy that learns nothing: for looking ahead."""
+        other = copy.copy(self)
+        other.cost = Fixed(self.cost)
+        other.pace = replace(self.pace, cost=other.cost)
+        other.shares = self.shares.copy()
+        other._turns = copy.copy(self._turns)
+        other._requests = {key: copy.copy(r) for key, r in self._requests.items()}
+        other._queue = [other._requests[r.request_id] for r in self._queue]
+        other._running = [other._requests[r.request_id] for r in self._running]
+        other._slots = list(self._slots)
+        return other
 
     # ---- questions -------------------------------------------------------------------------------
 
@@ -245,6 +360,26 @@ class Scheduler:
         """The request; KeyError when it is unknown or has ended."""
         return self._requests[request_id]
 
+    def known(self) -> tuple[int, ...]:
+        """All requests that have not ended."""
+        return tuple(self._requests)
+
+    def cells(self) -> int:
+        """KV cells in use, those that sequences share counted as several."""
+        used = self.other_cells
+        for request in self._running:
+            if not request.parked:
+                used += request.computed
+        return used
+
+    def committed(self) -> int:
+        """KV cells that the requests with a sequence will need for what they know."""
+        return sum(r.known for r in self._running)
+
+    def several_read(self) -> bool:
+        """Whether more than one prompt waits to be read on."""
+        return sum(not r.writing and r.reach > 0 for r in self._running) > 1
+
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._requests
 
@@ -253,8 +388,8 @@ class Scheduler:
         return self._slots[slot]
 
     def queued(self) -> tuple[int, ...]:
-        """Those without a row, in the order in which they will get one, pins and forks aside."""
-        return tuple(request.request_id for request in self._queue)
+        """Those for which nothing is computed yet, in the order in which they will be served."""
+        return tuple(request.request_id for request in self._in_order(self._queue))
 
     def running(self) -> tuple[int, ...]:
         """Those that are reading or writing, oldest first."""
@@ -266,16 +401,31 @@ class Scheduler:
 
     def queue_position(self, request_id: int) -> int | None:
         """How many queued requests are before it; None when it isn't queued."""
-        return next((i for i, r in enumerate(self._queue) if r.request_id == request_id), None)
+        order = self.queued()
+        return order.index(request_id) if request_id in order else None
+
+    def target_ms(self, rows: Iterable[ScheduledRequest] = ()) -> float:
+        """The inter-token target: the strictest of `rows`, or the scheduler's own."""
+        default = self.config.itl_slo_ms
+        return min((r.itl_slo_ms or default for r in rows), default=default)
+
+    def outlook(self) -> tuple[int, float, bool]:
+        """Decoding rows, the time in ms that a step of them alone takes, whether that is within
+        the target.
+        """
+        rows = [r for r in self._running if r.writing and not r.parked]
+        took = self.cost.predict(self._shape(rows, 0, 0)) if rows else 0.0
+        return len(rows), took, took <= self.target_ms(rows)
 
     def counts(self) -> Counter[Stage]:
         """Number of requests in each stage."""
         return Counter(request.stage for request in self._requests.values())
 
     def youngest(self, exclude: Collection[int] = ()) -> int | None:
-        """The request to park when room is short: the last come of those reading or writing."""
-        for request in reversed(self._running):
-            if not request.parked and request.request_id not in exclude:
+        """The request to park when room is short: the last come, first of those without a row."""
+        able = [r for r in self._running if not r.parked and r.request_id not in exclude]
+        for request in sorted(able, key=lambda r: (r.slot is None, r.order), reverse=True):
+            if request.pending:
                 return request.request_id
         return None
 
@@ -286,8 +436,11 @@ class Scheduler:
         assert running == sorted(running, key=_order), "running requests are out of order"
         listed = Counter(request.request_id for request in (*queue, *running))
         assert listed == Counter(self._requests.keys()), "a request is lost or listed twice"
-        held = {slot: holder for slot, holder in enumerate(self._slots) if holder is not None}
-        assert held == {r.slot: r.request_id for r in running}, "slots and running requests differ"
+        taken = {slot: holder for slot, holder in enumerate(self._slots) if holder is not None}
+        seated = {r.slot: r.request_id for r in running if r.slot is not None}
+        assert taken == seated, "slots and running requests differ"
+        assert not any(r.held for r in queue) and all(r.held for r in running), "held or queued?"
+        assert len(running) <= self.limits.n_rows + self.limits.n_spare, "too many sequences"
         for key, r in self._requests.items():
             name = f"request {key}"
             assert key == r.request_id and not r.finished, f"{name} has ended or has another id"
@@ -295,11 +448,12 @@ class Scheduler:
             assert 0 <= r.computed <= r.known, f"{name} computed {r.computed} of {r.known}"
             assert r.id_slot == -1 or r.slot in (None, r.id_slot), f"{name} is in a wrong slot"
             assert r.served <= r.turn <= self._step, f"{name} was served in the future"
-            if r.slot is None:
-                assert not r.computed and not r.parked, f"{name} has state but no slot"
+            if not r.held:
+                assert not r.computed and not r.parked, f"{name} has state but no sequence"
                 assert r.fork_of is None or r.fork_of in self._requests, f"{name} waits for nobody"
             else:
                 assert not r.parked or r.pending, f"{name} was parked before it was sampled"
+                assert r.slot is not None or r.computed < r.n_prompt, f"{name} writes without a row"
 
     # ---- inside ----------------------------------------------------------------------------------
 
@@ -322,12 +476,114 @@ class Scheduler:
         # a parked parent's prompt is not in the KV cache; it comes back without this one's help
         return parent.slot is not None and not parent.parked and parent.computed >= parent.n_prompt
 
-    def _prompt_budget(self, n_rows: int) -> StepBudget:
-        room = self.limits.n_batch - n_rows
-        budget = self._budget.step_budget(n_rows)
-        budget.take(n_rows)
-        # prompts go on, however little, where the rows alone use the budget up
-        return StepBudget(min(budget.left or MIN_PROMPT_SHARE, room))
+    def _free_slots(self) -> list[int]:
+        return [slot for slot, holder in enumerate(self._slots) if holder is None]
+
+    def _take_slot(self, request: ScheduledRequest, slot: int) -> None:
+        name = f"request {request.request_id}"
+        if not 0 <= slot < self.limits.n_rows or self._slots[slot] is not None:
+            raise ValueError(f"slot {slot} is not free for {name}")
+        if request.id_slot not in (-1, slot):
+            raise ValueError(f"{name} insists on slot {request.id_slot}, not {slot}")
+        request.slot = slot
+        self._slots[slot] = request.request_id
+
+    def _may_lose_slot(self, request: ScheduledRequest) -> bool:
+        reading = request.slot is not None and request.computed < request.n_prompt - 1
+        fresh = request.known == request.n_prompt and not request.parked
+        return reading and fresh and request.id_slot < 0 and not self._upstream
+
+    def _in_order(
+        self, requests: Iterable[ScheduledRequest], turn: int | None = None
+    ) -> list[ScheduledRequest]:
+        if self._upstream:
+            if turn is None:
+                return sorted(requests, key=_order)
+            return sorted(requests, key=lambda r: -1 if r.slot is None else r.slot)
+        return in_order(requests, self.shares, self._grants if turn is None else turn)
+
+    def _runnable(self) -> list[ScheduledRequest]:
+        return [r for r in self._running if not r.parked and r.pending and r.reach > 0]
+
+    def _shape(self, rows: Sequence[ScheduledRequest], n: int, depth: int) -> StepShape:
+        """A step of `rows` and n tokens of a prompt that is `depth` tokens deep."""
+        pairs = sum(r.computed for r in rows) + n * (depth + n / 2)
+        return StepShape(len(rows), n, self.cells() + len(rows) + n, pairs)
+
+    def _grant(
+        self, rows: list[ScheduledRequest], prompts: list[ScheduledRequest]
+    ) -> tuple[Grant, float]:
+        """Prompt tokens for the step, and the credit that it saves (or, negative, spends)."""
+        room = self.limits.n_batch - len(rows)
+        if self._upstream:
+            return Grant(room), 0.0
+        base, depth = self._shape(rows, 0, 0), prompts[0].computed
+
+        def shape_of(n: int) -> StepShape:
+            pairs = base.pairs + n * (depth + n / 2)
+            return StepShape(base.rows, n, base.cells + n, pairs)
+
+        if not rows:
+            tokens = min(self.pace.alone(shape_of), room)
+            return Grant(self._whole_prompts(prompts, tokens, shape_of)), 0.0
+        if self._turns.forced:
+            if not self._turns.reads_next:
+                return Grant(0), 0.0
+            without = self.pace.alone(lambda n: shape_of(n)._replace(rows=0))
+            return Grant(min(without, self.limits.n_batch), with_rows=False), 0.0
+        wanted = min(room, sum(r.reach for r in prompts))
+        target, short = self.target_ms(rows), all(r.short for r in prompts)
+        grant = self.pace.beside(shape_of, target, wanted, short)
+        if grant.tokens:
+            return grant, -grant.cost_ms
+        return grant, self.pace.earned(target, self.cost.predict(base), short)
+
+    def _whole_prompts(
+        self, prompts: list[ScheduledRequest], tokens: int, shape_of: ShapeOf
+    ) -> int:
+        """`tokens`, or as many as finish some prompts where the rest would only keep them waiting.
+        """
+        if not self.cost.knows(1):
+            return tokens
+        tokens = min(tokens, sum(r.reach for r in prompts))
+        rate = tokens / max(self.cost.predict(shape_of(tokens)), 1e-6)
+        done = 0
+        for request in prompts:
+            done += request.reach
+            if done >= tokens:
+                break
+            if request.slot is None or request.reach < request.pending:
+                continue
+            if done / max(self.cost.predict(shape_of(done)), 1e-6) >= WORTH_WAITING * rate:
+                return done
+        return tokens
+
+    def _settle(self, plan: StepPlan, has_rows: bool, has_reads: bool) -> None:
+        rows, prompts = _split(self._runnable(), plan.batch_class)
+        if rows and prompts:
+            self._turns.settle(read=has_reads)
+            self.pace.settle(max(plan.credit_ms, 0.0), max(-plan.credit_ms, 0.0))
+        elif not prompts:
+            self._turns.reset()
+            self.pace.credit_ms = 0.0
+
+    def _charge(
+        self,
+        rows: Sequence[ScheduledRequest],
+        reads: Sequence[tuple[Piece, ScheduledRequest]],
+        shape: StepShape,
+        elapsed_ms: float,
+    ) -> None:
+        """Divide a step's time: the rows what they take alone, the prompts the rest by tokens."""
+        for_rows = elapsed_ms if rows else 0.0
+        if rows and reads:
+            for_rows = min(elapsed_ms, self.cost.predict(shape._replace(prompt_tokens=0)))
+        for request in rows:
+            self.shares.charge(request.tenant, for_rows / len(rows))
+        for piece, request in reads:
+            part = (elapsed_ms - for_rows) * piece.count / shape.prompt_tokens
+            request.compute_ms += part
+            self.shares.charge(request.tenant, part)
 
     def _take_turns(
         self, rows: list[ScheduledRequest], prompts: list[ScheduledRequest]
@@ -335,3 +591,15 @@ class Scheduler:
         """A batch too small for all rows and a prompt token goes to those served longest ago."""
         chosen = sorted(rows + prompts[:1], key=lambda r: r.served)[: self.limits.n_batch]
         return [r for r in chosen if r.writing], [r for r in chosen if not r.writing]
+
+
+def _split(
+    runnable: Iterable[ScheduledRequest], batch_class: BatchClass
+) -> tuple[list[ScheduledRequest], list[ScheduledRequest]]:
+    """Those of a class that decode, and those that read."""
+    rows: list[ScheduledRequest] = []
+    prompts: list[ScheduledRequest] = []
+    for request in runnable:
+        if request.batch_class == batch_class:
+            (rows if request.writing else prompts).append(request)
+    return rows, prompts

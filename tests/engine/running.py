@@ -9,7 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from strata_plugin.engine.assembly import LoadedEngine
-from strata_plugin.engine.config import ContextConfig, EngineConfig, ModelConfig
+from strata_plugin.engine.config import (
+    ContextConfig,
+    EngineConfig,
+    ModelConfig,
+    SchedulingConfig,
+)
 from strata_plugin.engine.messages import Done, Failed, Frozen, Submit, Token
 
 GREEDY = json.dumps({"temperature": 0.0}).encode()
@@ -23,7 +28,7 @@ def load(path: object, *, park_bytes: int = 64 << 20, quantum_ms: float = 500.0,
         model=ModelConfig(path=str(path)),
         context=ContextConfig(**context),  # type: ignore[arg-type]
         park_bytes=park_bytes,
-        prefill_quantum_ms=quantum_ms,
+        scheduling=SchedulingConfig(prefill_quantum_ms=quantum_ms),
         verbosity=1,
         debug=True,
     )

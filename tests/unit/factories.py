@@ -5,9 +5,11 @@ It keeps its own books, so that the scheduler is never compared with itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from strata_plugin.scheduling.budget import StepBudget
+from strata_plugin.scheduling.config import SchedulingConfig
+from strata_plugin.scheduling.cost import CostModel, LearnedCost
 from strata_plugin.scheduling.plan import BatchClass, RowPiece, StepPlan
 from strata_plugin.scheduling.scheduler import Limits, Scheduler
 
@@ -16,24 +18,22 @@ EMBEDDING = BatchClass(kind="embedding")
 LORA = BatchClass(lora=((0, 1.0),))
 
 
-@dataclass
-class FixedBudget:
-    """The same number of tokens each step; remembers what it was told."""
-
-    n_tokens: int
-    observed: list[tuple[int, int, float]] = field(default_factory=list)
-
-    def step_budget(self, n_rows: int) -> StepBudget:
-        return StepBudget(self.n_tokens)
-
-    def observe(self, n_prompt_tokens: int, n_rows: int, elapsed_ms: float) -> None:
-        self.observed.append((n_prompt_tokens, n_rows, elapsed_ms))
-
-
 def make_scheduler(
-    n_rows: int = 4, n_batch: int = 512, n_ubatch: int = 128, budget: int | None = None
+    n_rows: int = 4,
+    n_batch: int = 512,
+    n_ubatch: int = 128,
+    budget: int | None = None,
+    n_spare: int = 0,
+    cost: CostModel | None = None,
+    **config: Any,
 ) -> Scheduler:
-    return Scheduler(Limits(n_rows, n_batch, n_ubatch), FixedBudget(budget or n_batch))
+    """A scheduler whose steps take `budget` prompt tokens (None: as many as fit a batch)."""
+    config.setdefault("prefill_budget", budget or n_batch)
+    return Scheduler(
+        Limits(n_rows, n_batch, n_ubatch, n_spare),
+        SchedulingConfig(**config),
+        cost or LearnedCost(n_ubatch),
+    )
 
 
 @dataclass

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from strata_plugin.engine.client import EngineClient, RequestStream
 from strata_plugin.engine.messages import (
     Done,
     ModelInfo,
+    Queued,
     Ready,
     Started,
     StopReason,
@@ -54,6 +56,7 @@ def timings(prompt_n: int = 3, predicted_n: int = 2) -> Timings:
         predicted_n=predicted_n,
         predicted_ms=2.0,
         queue_ms=0.5,
+        compute_ms=0.75,
     )
 
 
@@ -82,6 +85,22 @@ def token(request_id: int, text: str, n_decoded: int, visible: bool = True) -> T
     )
 
 
+def queued(
+    request_id: int,
+    position: int,
+    predicted_ms: float = -1.0,
+    low_ms: float = -1.0,
+    high_ms: float = -1.0,
+) -> Queued:
+    return Queued(
+        request_id=request_id,
+        position=position,
+        predicted_ttft_ms=predicted_ms,
+        low_ms=low_ms,
+        high_ms=high_ms,
+    )
+
+
 def done(
     request_id: int,
     predicted_n: int = 2,
@@ -104,9 +123,11 @@ def done(
     )
 
 
-class FakeStream:
-    def __init__(self, steps: Sequence[Step]):
-        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+class FakeStream(RequestStream):
+    """The real stream, filled from a script."""
+
+    def __init__(self, request_id: int, steps: Sequence[Step]):
+        super().__init__(cast(EngineClient, None), request_id)
         self.cancelled = asyncio.Event()
         self._player = asyncio.ensure_future(self._play(steps))
 
@@ -117,16 +138,7 @@ class FakeStream:
             elif isinstance(step, (int, float)):
                 await asyncio.sleep(step)
             else:
-                self._queue.put_nowait(step)
-
-    async def next(self, timeout: float | None) -> Event | None:
-        try:
-            return await asyncio.wait_for(self._queue.get(), timeout)
-        except asyncio.TimeoutError:
-            return None
-
-    def next_nowait(self) -> Event | None:
-        return None if self._queue.empty() else self._queue.get_nowait()
+                self.push(step)
 
     def cancel(self) -> None:
         self._player.cancel()
@@ -151,13 +163,45 @@ class FakeEngine:
         return self._ids
 
     def submit(self, request: Submit) -> FakeStream:
-        stream = FakeStream(self.script(request))
+        stream = FakeStream(request.request_id, self.script(request))
         self.requests.append(request)
         self.streams.append(stream)
         return stream
 
     async def slots(self) -> list[dict[str, Any]]:
         return [{"id": i, "n_ctx": 64, "is_processing": i < self.busy_slots} for i in range(4)]
+
+    async def queue(self) -> dict[str, Any]:
+        """Everything that was submitted and has not ended waits, in order of arrival."""
+        waiting = [r for r, s in zip(self.requests, self.streams, strict=True) if not s.finished]
+        requests = [
+            {
+                "id": request.request_id,
+                "dialect": request.dialect,
+                "client": request.client,
+                "key": request.tenant,
+                "prompt_tokens": len(request.prompt) // 4,
+                "cached_tokens": 0,
+                "computed_tokens": 0,
+                "generated_tokens": 0,
+                "stage": "queued",
+                "position": position,
+                "waited_ms": 1.0,
+                "predicted_ttft_ms": -1.0,
+                "predicted_ttft_low_ms": -1.0,
+                "predicted_ttft_high_ms": -1.0,
+                "tokens_per_s": 0.0,
+            }
+            for position, request in enumerate(waiting)
+        ]
+        return {
+            "requests": requests,
+            "itl_slo_ms": 150.0,
+            "itl_feasible": True,
+            "rows": 4,
+            "queued": len(requests),
+            "scheduler": "strata",
+        }
 
     async def metrics(self, reset_bucket: bool) -> dict[str, float]:
         return {"prompt_tokens_total": 7.0, "predicted_tokens_seconds": 1.5, "parked_bytes": 3.0}

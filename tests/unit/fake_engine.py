@@ -10,6 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from strata_plugin.checkpoints.traits import PLAIN, WHOLE_ONLY, PrefixTraits
 from strata_plugin.engine.core import EngineCore
 from strata_plugin.engine.messages import Done, Failed, Frozen, Submit, Token
 from strata_plugin.engine.sequences import Sequences
-from strata_plugin.scheduling.budget import QuantumBudget
+from strata_plugin.scheduling.config import SchedulingConfig
+from strata_plugin.scheduling.cost import LearnedCost
 from strata_plugin.scheduling.scheduler import Limits, Scheduler
 
 EOS = 0
@@ -182,6 +184,8 @@ class FakeEngine:
         quantum_ms: float = 500.0,
         n_seqs: int | None = None,
         n_ctx_slot: int | None = None,
+        n_spare: int = 4,
+        **scheduling: Any,
     ) -> None:
         self.context = FakeContext(n_ctx, n_batch=n_batch, recurrent=recurrent)
         self.lot = RamParkingLot(park_bytes)
@@ -195,8 +199,9 @@ class FakeEngine:
             survives_failed_step=not recurrent,
         )
         self.scheduler = Scheduler(
-            Limits(n_rows=n_rows, n_batch=n_batch, n_ubatch=16),
-            QuantumBudget(n_batch, 16, quantum_ms),
+            Limits(n_rows=n_rows, n_batch=n_batch, n_ubatch=16, n_spare=n_spare),
+            SchedulingConfig(prefill_quantum_ms=quantum_ms, **scheduling),
+            LearnedCost(16),
         )
         self.core = EngineCore(
             self.context,

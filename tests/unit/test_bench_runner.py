@@ -89,6 +89,17 @@ def test_each_pair_starts_both_servers_and_takes_them_in_turns_after_an_unmeasur
     assert [metric["met"] for metric in result["metrics"]] == [True, True, True]
 
 
+def test_a_long_scenario_is_warmed_up_by_its_small_form(others: list[float]) -> None:
+    bench = Bench()
+
+    def warm_up(server: Server, seed: int) -> dict[str, float]:
+        bench.log.append(f"run {server.name} small")
+        return {}
+
+    bench.runner.run(bench.scenario(warm_up=warm_up, rounds=1), 1)
+    assert bench.runs() == ["run A small", "run B small", "run A 0", "run B 0"]
+
+
 def test_a_pair_counts_with_the_mean_of_its_runs(others: list[float]) -> None:
     pair = runner.Pair(True, [{"speed": 80.0}, {"speed": 120.0}], [{"speed": 50.0}] * 2)
     assert runner.summarize_metric(SPEED, [pair])["compared"] == 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 
 from strata_server.api.absent import DISABLED, ROUTES
 from strata_server.docs import PAGES, routes
+from strata_server.errors import CODES
 from strata_server.flags import AVAILABLE, BY_NAME
 from strata_server.information import help_text
-from strata_server.prometheus import COUNTERS, GAUGES
+from strata_server.outlook import HEADERS
+from strata_server.prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
+from strata_server.urgency import Urgency
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.exists()]
@@ -41,6 +45,16 @@ def test_every_route_and_metric_is_in_the_api_page() -> None:
         assert f"| {method} | `{path}` |" in page
     for name in (*COUNTERS, *GAUGES):
         assert f"`llamacpp:{name}`" in page
+    for name in (*OWN_GAUGES, *HISTOGRAMS):
+        assert f"`strata:{name}`" in page
+
+
+def test_every_header_error_and_field_of_ours_is_in_the_api_page() -> None:
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    for name in (*HEADERS, *(field.name for field in dataclasses.fields(Urgency))):
+        assert f"| `{name}` |" in page
+    for name, code in CODES.items():
+        assert f"| `{name}` | {code} |" in page
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda p: p.name)
@@ -53,7 +67,8 @@ def test_flags_that_a_page_names_exist(path: Path) -> None:
 
 def _about_us(text: str) -> str:
     """`text` without the command lines of other programs."""
-    others = r"^\s*(?:\$ )?(?:pip|git|cmake|python -m (?!strata_server)|hf|curl|docker)\b.*$"
+    names = r"pip|git|cmake|python -m (?!strata_server)|hf|curl|docker|strata-server simulate"
+    others = rf"^\s*(?:\$ )?(?:{names})\b.*$"
     return re.sub(others, "", text, flags=re.MULTILINE)
 
 
@@ -69,5 +84,14 @@ def test_routes_that_a_page_names_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda p: p.name)
 def test_metrics_that_a_page_names_exist(path: Path) -> None:
-    named = re.findall(r"llamacpp:(\w+)", path.read_text(encoding="utf-8"))
-    assert not set(named) - {*COUNTERS, *GAUGES}
+    text = path.read_text(encoding="utf-8")
+    assert not set(re.findall(r"llamacpp:(\w+)", text)) - {*COUNTERS, *GAUGES}
+    assert not set(re.findall(r"strata:(\w+)", text)) - {*OWN_GAUGES, *HISTOGRAMS}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda p: p.name)
+def test_headers_and_errors_that_a_page_names_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"\bX-(?!Api-Key|Accel)[A-Z][\w-]+", text)
+    assert not set(named) - set(HEADERS)
+    assert not set(re.findall(r"`(\w+_error)`", text)) - set(CODES)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_plugin.engine.messages import Done, Failed, Progress, Started, StopReason, Token
+from strata_plugin.engine.messages import Done, Failed, Progress, Queued, Started, StopReason, Token
 
 from .fake_engine import FakeEngine, expected_tokens
 
@@ -20,7 +20,7 @@ def test_tokens_are_the_models_and_events_come_in_order():
     engine.run()
     assert engine.tokens(1) == expected_tokens(A, 5)
     kinds = [type(e) for e in engine.of(1)]
-    assert kinds == [Started, *[Token] * 5, Done]
+    assert kinds == [Queued, Started, *[Token] * 5, Done]
     done = engine.end(1)
     assert done.stop is StopReason.LIMIT
     assert done.timings.prompt_n == len(A) and done.timings.predicted_n == 5

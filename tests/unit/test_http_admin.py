@@ -148,7 +148,7 @@ def test_keys(headers: dict[str, str], status: int) -> None:
 
 
 def test_keys_guard_all_but_health_and_the_page() -> None:
-    for path in ("/props", "/slots", "/metrics", "/openapi.json", "/nope"):
+    for path in ("/props", "/slots", "/queue", "/metrics", "/openapi.json", "/nope"):
         assert get(path, api_keys=("k",)).status_code == 401, path
     for path in ("/", "/index.html", "/health"):
         assert get(path, api_keys=("k",)).status_code == 200, path
@@ -172,6 +172,8 @@ def test_keys_guard_all_but_health_and_the_page() -> None:
 def test_origins(settings: dict[str, Any], origin: str, allowed: str | None) -> None:
     reply = get("/health", {"Origin": origin} if origin else None, **settings)
     assert reply.headers.get("access-control-allow-origin") == allowed
+    exposed = "X-Request-Id, X-Queue-Position, X-Predicted-TTFT-Ms, Retry-After"
+    assert reply.headers.get("access-control-expose-headers") == (exposed if allowed else None)
 
 
 def test_options_is_answered_before_keys_and_readiness() -> None:
@@ -225,6 +227,7 @@ def test_the_openapi_document_names_every_route_and_its_body() -> None:
         "/models",
         "/props",
         "/slots",
+        "/queue",
         "/metrics",
         "/completion",
         "/completions",

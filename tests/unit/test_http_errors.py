@@ -219,14 +219,19 @@ def test_our_own_faults_are_500_and_logged(caplog: pytest.LogCaptureFixture) -> 
     assert "oops" in caplog.text
 
 
-def test_the_log_has_one_line_per_request_and_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_a_line_per_stage_and_no_prompt(caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         async with serving(fake_service(FakeEngine())) as client:
-            await client.post("/completion", json={"prompt": "very secret"})
+            headers = {"X-Request-Id": "abc"}
+            await client.post("/completion", json={"prompt": "very secret"}, headers=headers)
 
     with caplog.at_level(logging.DEBUG):
         run(body())
     lines = [r.getMessage() for r in caplog.records if r.name == "strata.requests"]
-    assert len(lines) == 1
-    assert lines[0].startswith("request cmpl-1 completion: done, prompt 11 tokens")
-    assert "secret" not in caplog.text
+    assert len(lines) == 3
+    assert lines[0] == "request abc: reading, 0 prompt tokens cached"
+    assert lines[1].startswith("request abc: writing, first token after ")
+    assert lines[2].startswith(
+        "request abc: done, native, prompt 11 tokens (0 cached), generated 2"
+    )
+    assert "secret" not in caplog.text and "world" not in caplog.text

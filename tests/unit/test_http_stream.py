@@ -15,6 +15,7 @@ from tests.unit.fake_backend import (
     Step,
     done,
     fake_service,
+    queued,
     says,
     token,
 )
@@ -188,8 +189,8 @@ def test_several_choices_are_merged_as_they_come() -> None:
 def test_one_failing_choice_ends_the_others() -> None:
     def script(request: Submit) -> list[Step]:
         if request.request_id == 2:
-            return [Failed(2, 500, "server_error", "broken")]
-        return [asyncio.Event()]
+            return [queued(2, 0), 0.05, Failed(2, 500, "server_error", "broken")]
+        return [queued(1, 0), asyncio.Event()]
 
     async def body() -> None:
         engine = FakeEngine(script)

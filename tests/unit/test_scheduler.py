@@ -8,7 +8,7 @@ from strata_plugin.scheduling.plan import ReadPiece, RowPiece, StepPlan
 from strata_plugin.scheduling.request import Stage
 from strata_plugin.scheduling.scheduler import Limits, Scheduler
 
-from .factories import EMBEDDING, LORA, PLAIN, FakeEngine, FixedBudget, make_scheduler
+from .factories import EMBEDDING, LORA, PLAIN, FakeEngine, make_scheduler
 
 
 def admit_all(scheduler: Scheduler) -> list[tuple[int, int]]:

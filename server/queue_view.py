@@ -1,0 +1,44 @@
+"""GET /queue: what the engine tells about its requests, under the names that clients know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .service import Service
+
+REQUEST_FIELDS = {
+    "id": "the reply's `X-Request-Id`; further choices of a request have their index after it, as "
+    "in `abc[1]`",
+    "dialect": "native, openai-completion or openai-chat",
+    "client": "address, and the first 40 characters of User-Agent",
+    "key": "which API key: key-1, key-2, ... in the order in which they were given; empty without "
+    "keys",
+    "prompt_tokens": "length of the prompt",
+    "cached_tokens": "prompt tokens found in a cache",
+    "computed_tokens": "tokens in the KV cache by now, those found in a cache included",
+    "generated_tokens": "tokens of the answer by now",
+    "stage": "queued, restoring, reading, writing or parked",
+    "position": "requests that wait before this one; -1: it has a row",
+    "waited_ms": "milliseconds since it arrived",
+    "predicted_ttft_ms": "predicted milliseconds from its arrival to its first token; below 0: not "
+    "known yet",
+    "predicted_ttft_low_ms": "four in five predictions end up between this",
+    "predicted_ttft_high_ms": "and this",
+    "tokens_per_s": "tokens of the answer per second by now",
+}
+FIELDS = {
+    "requests": "one object per request, see below",
+    "itl_slo_ms": "the server's target for the time between two tokens",
+    "itl_feasible": "false: generating alone takes longer than that",
+    "rows": "requests that can generate at once",
+    "queued": "requests that wait for a row",
+    "scheduler": "strata or upstream",
+}
+
+
+async def queue_view(service: Service) -> dict[str, Any]:
+    """The engine's answer, its numbers of requests replaced by their ids; raises `EngineGone`."""
+    queue = await service.engine.queue()
+    names = {number: name for g in service.live for number, name in g.names.items()}
+    requests = [{**r, "id": names.get(r["id"], str(r["id"]))} for r in queue["requests"]]
+    return {**queue, "requests": requests}
