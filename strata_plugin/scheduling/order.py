@@ -1,8 +1,13 @@
-"""Who goes first: priority, then fair shares between tenants, then the shortest, then the oldest.
+"""Who goes first: priority, then the tenant whose next answer is due first, then the shortest.
 
-Shortest first is best for the time to the first token, but alone it starves long prompts. So every
-fourth turn belongs to the oldest, whatever its size: what waits behind others gets at least a
-quarter of the turns, and is the oldest itself one day.
+A tenant's next answer is due when it would have been read had all tenants been served in equal
+shares: at the time that the tenant has used, plus what its shortest prompt still takes (weighted
+fair queueing, Demers et al. 1989, by finish times). So one with many requests does not hold up one
+with a single request, and equals are served one after another rather than all at the same slow
+pace. Nobody waits longer than equal shares would make it wait, but for one step.
+
+Among the requests of one tenant the shortest is best for the time to the first token, but alone
+that starves long prompts. So every fourth turn belongs to the tenant's oldest.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ AGEING_TURN = 4
 
 
 class FairShares:
-    """Computing time in milliseconds that each tenant had; the one with the least goes first.
+    """Computing time in milliseconds that each tenant had.
 
     A tenant who comes, or comes back, starts level with the least of those who are there: what was
     not used earlier is no claim on later.
@@ -58,19 +63,29 @@ class FairShares:
 
 
 def in_order(
-    requests: Iterable[ScheduledRequest], shares: FairShares, turn: int
+    requests: Iterable[ScheduledRequest],
+    shares: FairShares,
+    turn: int,
+    ms_per_token: float = 1.0,
 ) -> list[ScheduledRequest]:
-    """`requests` in the order in which turn number `turn` serves them."""
+    """`requests` in the order in which turn number `turn` serves them.
+
+    `ms_per_token` is the time that reading a token takes, so that what is left to read and what was
+    used can be added.
+    """
+    requests = list(requests)
+    due: dict[str, tuple[float, float]] = {}
+    for r in requests:
+        mine = (shares.used(r.tenant) + r.unread * ms_per_token, r.arrival)
+        due[r.tenant] = min(mine, due.get(r.tenant, mine))
     oldest_first = turn % AGEING_TURN == AGEING_TURN - 1
     return sorted(
         requests,
         key=lambda r: (
             -r.priority,
-            shares.used(r.tenant),
+            due[r.tenant],
             0 if oldest_first else r.unread,
             r.arrival,
             r.sequence,
         ),
     )
-
-

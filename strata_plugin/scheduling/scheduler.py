@@ -500,7 +500,10 @@ class Scheduler:
             if turn is None:
                 return sorted(requests, key=_order)
             return sorted(requests, key=lambda r: -1 if r.slot is None else r.slot)
-        return in_order(requests, self.shares, self._grants if turn is None else turn)
+        turn = self._grants if turn is None else turn
+        whole = self._shape((), self.limits.n_ubatch, 0)
+        ms_per_token = self.cost.predict(whole) / self.limits.n_ubatch or 1.0
+        return in_order(requests, self.shares, turn, ms_per_token)
 
     def _runnable(self) -> list[ScheduledRequest]:
         return [r for r in self._running if not r.parked and r.pending and r.reach > 0]
