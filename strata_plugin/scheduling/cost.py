@@ -9,10 +9,11 @@ don't like, flash attention that loses at depth) which no formula knows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, inf, isfinite, log, log2
+from math import exp, log, log2
 from typing import Any, NamedTuple, Protocol
 
 FORMAT = 1  # of the saved form
+SHORTEST_MS, LONGEST_MS = 1e-3, 1e8  # steps that took less, or more (a day), are not believed
 
 
 class StepShape(NamedTuple):
@@ -187,8 +188,15 @@ class LearnedCost:
         i = int(at)
         w = at - i
         j = _cells_octave(cells)
-        low = self._residual(mixed, i, j)
-        return low if w == 0.0 else low * (1.0 - w) + self._residual(mixed, i + 1, j) * w
+        if w == 0.0 or not self._measured(mixed, i + 1, j):
+            return self._residual(mixed, i, j)
+        high = self._residual(mixed, i + 1, j)
+        if not self._measured(mixed, i, j):
+            return high
+        return self._residual(mixed, i, j) * (1.0 - w) + high * w
+
+    def _measured(self, mixed: bool, i: int, j: int) -> bool:
+        return (mixed, i, j) in self._buckets or i in self._by_tokens
 
     def _residual(self, mixed: bool, i: int, j: int) -> float:
         bucket = self._buckets.get((mixed, i, j))
@@ -206,8 +214,8 @@ class LearnedCost:
     # ---- learning --------------------------------------------------------------------------------
 
     def observe(self, shape: StepShape, elapsed_ms: float) -> None:
-        """Learn from a step; one without tokens or without a time says nothing."""
-        if shape.tokens < 1 or not 1e-3 <= elapsed_ms < inf:
+        """Learn from a step; one without tokens or without a sensible time says nothing."""
+        if shape.tokens < 1 or not SHORTEST_MS <= elapsed_ms <= LONGEST_MS:
             return
         passes = -(-shape.tokens // self.n_ubatch)
         features = [x / passes for x in _features(shape, passes)]  # of a pass: what buckets hold
@@ -314,27 +322,34 @@ class LearnedCost:
         """
         try:
             if data["format"] != FORMAT or data["n_ubatch"] != self.n_ubatch:
-                raise ValueError("of another format or for other micro-batches")
-            most_tokens = int(data["most_tokens"])
-            buckets = {
-                (bool(mixed), int(i), int(j)): _Bucket(
-                    [float(x) for x in features], float(log_ms), float(spread), min(float(n), 4.0)
-                )
-                for mixed, i, j, features, log_ms, spread, n in data["buckets"]
-            }
-        except (KeyError, TypeError, AttributeError) as e:
-            raise ValueError(f"not a cost model: {e}") from e
-        for bucket in buckets.values():
-            figures = (*bucket.features, bucket.log_ms, bucket.spread, bucket.n)
-            if len(bucket.features) != _N_FEATURES or not all(isfinite(x) for x in figures):
-                raise ValueError("a damaged cost model")
-            if min(*bucket.features, bucket.spread, bucket.n) < 0 or abs(bucket.log_ms) > 20:
-                raise ValueError("a damaged cost model")
-        if not buckets or most_tokens < 1:
+                raise ValueError("a cost model of another format or for other micro-batches")
+            most_tokens = int(_figure(data["most_tokens"], 1, 1e9))
+            buckets = dict(map(_loaded, data["buckets"]))
+        except (LookupError, TypeError, ValueError) as e:
+            raise ValueError(f"not a cost model of ours: {e}") from e
+        if not buckets:
             raise ValueError("an empty cost model")
         self._buckets, self._most_tokens = buckets, most_tokens
         self._coefficients = [0.0] * _N_FEATURES
         self._fit()
+
+
+def _loaded(saved: Any) -> tuple[_Key, _Bucket]:
+    if type(saved) is not list or len(saved) != 7:
+        raise ValueError("a damaged cost model")
+    mixed, i, j, features, log_ms, spread, n = saved
+    if type(mixed) is not bool or type(features) is not list or len(features) != _N_FEATURES:
+        raise ValueError("a damaged cost model")
+    bucket = _Bucket([_figure(x, 0, 1e15) for x in features], _figure(log_ms, -20, 20))
+    bucket.spread, bucket.n = _figure(spread, 0, 20), min(_figure(n, 1, 1e15), 4.0)
+    return (mixed, int(_figure(i, 0, 64)), int(_figure(j, 0, 64))), bucket
+
+
+def _figure(x: Any, least: float, most: float) -> float:
+    """A number within these limits, which no NaN is. Raises ValueError otherwise."""
+    if type(x) not in (int, float) or not least <= x <= most:
+        raise ValueError("a damaged cost model")
+    return float(x)
 
 
 def _times(x: float, y: float) -> float:

@@ -113,8 +113,7 @@ class _Ahead:
         if not reading:
             times = min(times, 64)  # somebody may come to be read
         elif self.s.several_read():
-            oldest = self.s.reads % AGEING_TURN == AGEING_TURN - 1
-            if oldest:
+            if self.s.oldest_is_next():
                 times = min(times, max(1, self._others_turn))
             else:
                 self._others_turn = max(1, times // (AGEING_TURN - 1))

@@ -22,19 +22,20 @@ AGEING_TURN = 4
 class FairShares:
     """Computing time in milliseconds that each tenant had.
 
-    A tenant who comes, or comes back, starts level with the least of those who are there: what was
-    not used earlier is no claim on later.
+    A tenant who comes, or comes back, starts where one would be now who had got an equal share all
+    the time: what was not used earlier is no claim on later, and new tenants, however many, don't
+    keep those waiting who have been there.
     """
 
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
         self._present: dict[str, int] = {}  # number of requests
+        self._equal = 0.0  # what a tenant would have used who always had an equal share
 
     def enter(self, tenant: str) -> None:
         """A request of `tenant` came."""
         if tenant not in self._present:
-            level = min((self._used[other] for other in self._present), default=0.0)
-            self._used[tenant] = max(self._used.get(tenant, 0.0), level)
+            self._used[tenant] = max(self._used.get(tenant, 0.0), self._equal)
             self._present[tenant] = 0
         self._present[tenant] += 1
 
@@ -45,10 +46,12 @@ class FairShares:
             del self._present[tenant]
             if not self._present:
                 self._used.clear()  # nobody is left to compare with
+                self._equal = 0.0
 
     def charge(self, tenant: str, milliseconds: float) -> None:
         """`tenant` was computed for."""
         self._used[tenant] += milliseconds
+        self._equal += milliseconds / len(self._present)
 
     def used(self, tenant: str) -> float:
         """Milliseconds, comparable between tenants only."""
@@ -59,33 +62,80 @@ class FairShares:
         other = FairShares()
         other._used = dict(self._used)
         other._present = dict(self._present)
+        other._equal = self._equal
         return other
 
 
 def in_order(
     requests: Iterable[ScheduledRequest],
     shares: FairShares,
-    turn: int,
     ms_per_token: float = 1.0,
+    *,
+    ageing: bool = True,
 ) -> list[ScheduledRequest]:
-    """`requests` in the order in which turn number `turn` serves them.
+    """`requests` in the order in which the next turn serves them; without `ageing` as if it were
+    nobody's fourth.
 
     `ms_per_token` is the time that reading a token takes, so that what is left to read and what was
     used can be added.
     """
     requests = list(requests)
     due: dict[str, tuple[float, float]] = {}
+    aged: set[tuple[int, str]] = set()
     for r in requests:
         mine = (shares.used(r.tenant) + r.unread * ms_per_token, r.arrival)
         due[r.tenant] = min(mine, due.get(r.tenant, mine))
-    oldest_first = turn % AGEING_TURN == AGEING_TURN - 1
+        if ageing and r.passed_over >= AGEING_TURN - 1:
+            aged.add((r.priority, r.tenant))
     return sorted(
         requests,
         key=lambda r: (
             -r.priority,
             due[r.tenant],
-            0 if oldest_first else r.unread,
+            0 if (r.priority, r.tenant) in aged else r.unread,
             r.arrival,
             r.sequence,
         ),
     )
+
+
+def by_turns(ordered: Iterable[ScheduledRequest]) -> list[ScheduledRequest]:
+    """`ordered` (without ageing) as they are served one a turn: every fourth turn the oldest."""
+    ordered = list(ordered)
+    ages: dict[tuple[int, str], list[ScheduledRequest]] = {}
+    for r in sorted(ordered, key=lambda r: r.order, reverse=True):
+        ages.setdefault((r.priority, r.tenant), []).append(r)
+    passed = {group: members[-1].passed_over for group, members in ages.items()}
+    taken: set[int] = set()
+    result = []
+    for r in ordered:
+        group = (r.priority, r.tenant)
+        members = ages[group]
+        while r.request_id not in taken:
+            while members[-1].request_id in taken:
+                members.pop()
+            oldest = members[-1]
+            turn = oldest if passed[group] >= AGEING_TURN - 1 else r
+            passed[group] = 0 if turn is oldest else passed[group] + 1
+            taken.add(turn.request_id)
+            result.append(turn)
+    return result
+
+
+def count_turn(
+    waiting: Iterable[ScheduledRequest], served: Iterable[ScheduledRequest], turns: int = 1
+) -> None:
+    """`served`, in their order, had `turns` turns out of `waiting`: note whose age counts next.
+
+    Of each tenant (and priority) that was served, the oldest was first, or was passed over.
+    """
+    first: dict[tuple[int, str], ScheduledRequest] = {}
+    for r in served:
+        first.setdefault((r.priority, r.tenant), r)
+    oldest: dict[tuple[int, str], ScheduledRequest] = {}
+    for r in waiting:
+        group = (r.priority, r.tenant)
+        if group in first and (group not in oldest or r.order < oldest[group].order):
+            oldest[group] = r
+    for group, r in oldest.items():
+        r.passed_over = 0 if first[group] is r else r.passed_over + turns

@@ -25,6 +25,8 @@ GROWTH = 2  # how far beyond what was measured a chunk beside rows may go
 SHORT_READ_COST = 1.25  # a short read may make the rows' steps this much longer
 SPILL = 2.0  # a chunk that needs credit takes up to this many targets
 SHORTEST = 4  # tokens below which a chunk bought with credit is not worth its pass
+AS_QUICK = 0.98  # a larger chunk is taken where it reads nearly as quickly as any
+MOST_CREDIT = 200.0  # targets or quanta; a chunk that costs still more is due by then
 
 ShapeOf = Callable[[int], StepShape]
 
@@ -104,7 +106,10 @@ class Pace:
         return self._on_credit(shape_of, target_ms, rows_ms, wanted, short)
 
     def earned(self, target_ms: float, rows_ms: float, short: bool) -> float:
-        """Credit that a step of rows alone saves for the prompts that wait."""
+        """Credit that a step of rows alone saves for the prompts that wait.
+
+        That is how much longer each step might be, were all of them alike.
+        """
         share = self.config.prefill_min_share
         minimum = rows_ms * share / (1.0 - share)
         if short:
@@ -119,20 +124,25 @@ class Pace:
         if tokens < min(SHORTEST, wanted):
             tokens = min(wanted, self.alone(shape_of))  # a pass is dear: then it should be full
         took = self.cost.predict(shape_of(tokens))
-        cost = took - (rows_ms if short or rows_ms >= target_ms else target_ms)
-        feasible = rows_ms < target_ms
-        if cost > self.credit_ms + self.earned(target_ms, rows_ms, short):
-            return Grant(0, feasible=feasible)
         apart = self.cost.predict(shape_of(tokens)._replace(rows=0))
         # a memory that splits mixed batches computes an extra pass for them
-        return Grant(tokens, took <= apart + 0.9 * rows_ms, feasible, max(cost, 0.0))
+        with_rows = took <= apart + 0.9 * rows_ms
+        cost = took - rows_ms - self.earned(target_ms, rows_ms, short) if with_rows else apart
+        feasible = rows_ms < target_ms
+        if cost > self.credit_ms and self.credit_ms < self._most_credit:
+            return Grant(0, feasible=feasible)
+        return Grant(tokens, with_rows, feasible, max(cost, 0.0))
 
     def settle(self, earned_ms: float, spent_ms: float) -> None:
         """Book a step: what it saved for prompts that had to wait, what it spent of that."""
-        limit = 20.0 * max(self.config.itl_slo_ms, self.config.prefill_quantum_ms)
-        self.credit_ms = min(max(self.credit_ms + earned_ms - spent_ms, 0.0), limit)
+        credit = max(self.credit_ms + earned_ms - spent_ms, 0.0)
+        self.credit_ms = min(credit, self._most_credit)
 
     # ---- inside ----------------------------------------------------------------------------------
+
+    @property
+    def _most_credit(self) -> float:
+        return MOST_CREDIT * max(self.config.itl_slo_ms, self.config.prefill_quantum_ms)
 
     def _ventured(self, rows: StepShape, wanted: int) -> int:
         """`wanted`, but not much more than what was measured already."""
@@ -143,17 +153,15 @@ class Pace:
 
     def _best(self, shape_of: ShapeOf, limit_ms: float, most: int, largest: bool = False) -> int:
         """The size up to `most` that reads quickest (or the largest) within `limit_ms`; 0: none."""
-        best, best_rate = 0, 0.0
+        fitting: list[tuple[int, float]] = []
         predict = self.cost.predict
         for size in (*self._sizes, most):
             if size > most:
                 continue
             took = predict(shape_of(size))
-            if took > limit_ms:
-                if size > 16 and took > 3.0 * limit_ms:
-                    break  # far beyond: what follows is not cheaper
-                continue
-            rate = float(size) if largest else size / took
-            if rate > best_rate * 1.01 or (size > best and rate > best_rate):
-                best, best_rate = size, rate
-        return best
+            if took <= limit_ms:
+                fitting.append((size, size / took))
+            elif size > 16 and took > 3.0 * limit_ms:
+                break  # far beyond: what follows is not cheaper
+        enough = 0.0 if largest else AS_QUICK * max((rate for _, rate in fitting), default=0.0)
+        return max((size for size, rate in fitting if rate >= enough), default=0)

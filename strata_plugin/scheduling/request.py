@@ -50,6 +50,7 @@ class ScheduledRequest:
     expected: int = 0  # tokens that are expected to be found in a cache, while it is queued
     held: bool = False  # has a sequence: it can be read, and written once it has a row
     short: bool = False  # little was left to read when it began
+    passed_over: int = 0  # turns that shorter ones had while it was its tenant's oldest
     compute_ms: float = 0.0  # its share of the steps that read its prompt
 
     @property

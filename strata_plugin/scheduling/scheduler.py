@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from .admission import assign_slots
 from .config import SchedulingConfig
 from .cost import CostModel, Fixed, StepShape
-from .order import AGEING_TURN, FairShares, in_order
+from .order import AGEING_TURN, FairShares, by_turns, count_turn, in_order
 from .pace import Grant, Pace, ShapeOf
 from .plan import BatchClass, Piece, ReadPiece, RowPiece, StepPlan
 from .request import ScheduledRequest, Stage
@@ -67,8 +67,6 @@ class Scheduler:
         self._slots: list[int | None] = [None] * limits.n_rows  # request id
         self._n_submitted = 0
         self._step = 0
-        self.reads = 0  # steps that read prompts so far
-        self._grants = 0  # rows and sequences given
 
     # ---- a request's life ------------------------------------------------------------------------
 
@@ -135,7 +133,12 @@ class Scheduler:
         if left:
             readers = [r for r in self._running if self._may_lose_slot(r)]
             readers.sort(key=lambda r: -r.unread)
-            pairs += assign_slots(left, (), [r.slot for r in readers if r.slot is not None])
+            slots = [r.slot for r in readers if r.slot is not None]
+            for request in left:
+                suits = [slot for slot in slots if request.id_slot in (-1, slot)]
+                if suits:
+                    slots.remove(suits[0])
+                    pairs.append((request, suits[0]))
         return [(request.request_id, slot) for request, slot in pairs]
 
     def seat(self, request_id: int, slot: int) -> None:
@@ -158,17 +161,17 @@ class Scheduler:
         free = self._free_slots()
         if not free or not self._queue:
             return []
-        ordered = self._in_order(self._queue)
+        ordered = self._served(self._queue)
         waiting = {r.request_id for r in self._queue if not self._parent_is_ready(r)}
         return [(r.request_id, slot) for r, slot in assign_slots(ordered, waiting, free)]
 
     def ahead(self) -> list[int]:
         """Queued requests to be given a sequence without a row, so that they are read ahead."""
-        room = self.limits.n_rows + self.limits.n_spare - len(self._running)
+        room = self.limits.n_spare - sum(r.slot is None for r in self._running)
         if self._upstream or room <= 0 or not self._queue:
             return []
         ready = [r for r in self._queue if self._parent_is_ready(r)]
-        return [r.request_id for r in self._in_order(ready)[:room]]
+        return [r.request_id for r in self._served(ready)[:room]]
 
     def admit(self, request_id: int, slot: int | None, computed: int) -> None:
         """Give a queued request its sequence, which holds its first `computed` tokens already.
@@ -184,12 +187,15 @@ class Scheduler:
             raise ValueError(f"{computed} computed tokens for a prompt of {request.n_prompt}")
         if slot is not None:
             self._take_slot(request, slot)
+        if not self._upstream:
+            ready = [r for r in self._queue if self._may_get(r, slot)]
+            count_turn(ready, (request,))
         self._queue.remove(request)
+        request.passed_over = 0
         request.held = True
         request.computed = computed
         request.short = request.pending <= self.config.short_read
         request.turn = request.served = self._step
-        self._grants += 1
         insort(self._running, request, key=_order)
 
     def sampled(self, request_id: int, n: int = 1) -> None:
@@ -270,7 +276,7 @@ class Scheduler:
             rows, prompts = self._take_turns(rows, prompts)
         credit, left = 0.0, 0
         if prompts:
-            prompts = self._in_order(prompts, self.reads)
+            prompts = self._in_order(prompts)
             grant, credit = self._grant(rows, prompts)
             left = grant.tokens
             if not grant.with_rows:
@@ -303,7 +309,7 @@ class Scheduler:
         self._settle(plan, bool(rows), bool(reads))
         self._charge(rows, reads, shape, elapsed_ms)
         self._step += 1
-        self.reads += bool(reads)
+        count_turn(_split(self._runnable(), plan.batch_class)[1], (r for _, r in reads))
         for piece, request in pieces:
             request.computed += piece.count
             request.served = self._step
@@ -324,9 +330,8 @@ class Scheduler:
         shape = self._shape(rows, sum(piece.count for piece, _ in reads), 0)
         self._charge(rows, reads, shape, elapsed_ms * times)
         self._step += times
-        if reads:
-            turn = self.reads % AGEING_TURN
-            self.reads += max(1, AGEING_TURN - 1 - turn)
+        waiting = _split(self._runnable(), plan.batch_class)[1]
+        count_turn(waiting, (r for _, r in reads), AGEING_TURN - 1)
         for piece, request in pieces:
             request.computed += piece.count * times
             request.served = self._step
@@ -376,6 +381,10 @@ class Scheduler:
         """KV cells that the requests with a sequence will need for what they know."""
         return sum(r.known for r in self._running)
 
+    def oldest_is_next(self) -> bool:
+        """Whether the next reading step belongs to one that was passed over for long enough."""
+        return any(r.passed_over >= AGEING_TURN - 1 for r in self._running if not r.writing)
+
     def several_read(self) -> bool:
         """Whether more than one prompt waits to be read on."""
         return sum(not r.writing and r.reach > 0 for r in self._running) > 1
@@ -389,7 +398,7 @@ class Scheduler:
 
     def queued(self) -> tuple[int, ...]:
         """Those for which nothing is computed yet, in the order in which they will be served."""
-        return tuple(request.request_id for request in self._in_order(self._queue))
+        return tuple(request.request_id for request in self._served(self._queue))
 
     def running(self) -> tuple[int, ...]:
         """Those that are reading or writing, oldest first."""
@@ -493,17 +502,22 @@ class Scheduler:
         fresh = request.known == request.n_prompt and not request.parked
         return reading and fresh and request.id_slot < 0 and not self._upstream
 
+    def _may_get(self, request: ScheduledRequest, slot: int | None) -> bool:
+        free = slot is None or request.id_slot < 0 or self._slots[request.id_slot] is None
+        return self._parent_is_ready(request) and (free or request.id_slot == slot)
+
+    def _served(self, queue: Iterable[ScheduledRequest]) -> list[ScheduledRequest]:
+        """The order in which rows and sequences are given, one a turn."""
+        return by_turns(self._in_order(queue, ageing=False)) if not self._upstream else list(queue)
+
     def _in_order(
-        self, requests: Iterable[ScheduledRequest], turn: int | None = None
+        self, requests: Iterable[ScheduledRequest], *, ageing: bool = True
     ) -> list[ScheduledRequest]:
-        if self._upstream:
-            if turn is None:
-                return sorted(requests, key=_order)
-            return sorted(requests, key=lambda r: -1 if r.slot is None else r.slot)
-        turn = self._grants if turn is None else turn
+        if self._upstream:  # the queue by arrival, prompts by slot
+            return sorted(requests, key=lambda r: (-1 if r.slot is None else r.slot, r.order))
         whole = self._shape((), self.limits.n_ubatch, 0)
         ms_per_token = self.cost.predict(whole) / self.limits.n_ubatch or 1.0
-        return in_order(requests, self.shares, turn, ms_per_token)
+        return in_order(requests, self.shares, ms_per_token, ageing=ageing)
 
     def _runnable(self) -> list[ScheduledRequest]:
         return [r for r in self._running if not r.parked and r.pending and r.reach > 0]
@@ -580,7 +594,8 @@ class Scheduler:
         """Divide a step's time: the rows what they take alone, the prompts the rest by tokens."""
         for_rows = elapsed_ms if rows else 0.0
         if rows and reads:
-            for_rows = min(elapsed_ms, self.cost.predict(shape._replace(prompt_tokens=0)))
+            alone = shape._replace(prompt_tokens=0, pairs=float(sum(r.computed for r in rows)))
+            for_rows = min(elapsed_ms, self.cost.predict(alone))
         for request in rows:
             self.shares.charge(request.tenant, for_rows / len(rows))
         for piece, request in reads:

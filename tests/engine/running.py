@@ -20,7 +20,14 @@ from strata_plugin.engine.messages import Done, Failed, Frozen, Submit, Token
 GREEDY = json.dumps({"temperature": 0.0}).encode()
 
 
-def load(path: object, *, park_bytes: int = 64 << 20, quantum_ms: float = 500.0, **context: object):
+def load(
+    path: object,
+    *,
+    park_bytes: int = 64 << 20,
+    quantum_ms: float = 500.0,
+    budget: int = 64,
+    **context: object,
+):
     """A `LoadedEngine` on `path`; keyword arguments are `ContextConfig` fields."""
     context.setdefault("n_ctx", 2048)
     context.setdefault("threads", 1)  # several engines share few cores: spinning threads starve
@@ -28,7 +35,8 @@ def load(path: object, *, park_bytes: int = 64 << 20, quantum_ms: float = 500.0,
         model=ModelConfig(path=str(path)),
         context=ContextConfig(**context),  # type: ignore[arg-type]
         park_bytes=park_bytes,
-        scheduling=SchedulingConfig(prefill_quantum_ms=quantum_ms),
+        # chunks of a fixed size: what a stream says must not depend on how quick the machine is
+        scheduling=SchedulingConfig(prefill_quantum_ms=quantum_ms, prefill_budget=budget),
         verbosity=1,
         debug=True,
     )
