@@ -161,9 +161,16 @@ class Scheduler:
         free = self._free_slots()
         if not free or not self._queue:
             return []
-        ordered = self._served(self._queue)
-        waiting = {r.request_id for r in self._queue if not self._parent_is_ready(r)}
-        return [(r.request_id, slot) for r, slot in assign_slots(ordered, waiting, free)]
+        able = [
+            r
+            for r in self._queue
+            if self._parent_is_ready(r) and (r.id_slot < 0 or r.id_slot in free)
+        ]
+        ids = {r.request_id for r in able}
+        rest = [r for r in self._queue if r.request_id not in ids]  # others get their slots last
+        waiting = {r.request_id for r in rest}
+        pairs = assign_slots([*self._served(able), *rest], waiting, free)
+        return [(r.request_id, slot) for r, slot in pairs]
 
     def ahead(self) -> list[int]:
         """Queued requests to be given a sequence without a row, so that they are read ahead."""

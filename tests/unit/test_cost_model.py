@@ -9,6 +9,7 @@ import random
 import time
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -48,15 +49,20 @@ def surface(table: Table) -> Callable[[int, int], float]:
     return truth
 
 
-def used(table: Table, n_steps: int = 6000, noise: float = 0.1, seed: int = 0) -> LearnedCost:
+def used(table: Table, seed: int = 0) -> LearnedCost:
     """A model after some thousand steps of conversations, of which most decode."""
+    return copy.deepcopy(_learnt(table, seed))
+
+
+@lru_cache
+def _learnt(table: Table, seed: int) -> LearnedCost:
     rng = random.Random(seed)
     truth = surface(table)
     model = LearnedCost(512)
     depth = 300
-    for _ in range(n_steps):
+    for _ in range(6000):
         n = rng.choice((*SIZES[1:], 8, 24, 48, 96, 192)) if rng.random() < 0.12 else 0
-        elapsed = truth(n, depth) * rng.lognormvariate(0.0, noise)
+        elapsed = truth(n, depth) * rng.lognormvariate(0.0, 0.1)
         if rng.random() < 0.01:
             elapsed *= rng.choice((5.0, 20.0))  # somebody else needed the machine
         model.observe(at(n, depth), elapsed)

@@ -114,9 +114,7 @@ def run(
 @TARGETS
 @TABLES
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_on_measured_machines_the_target_is_met(
-    table: Table, depth: int, target_ms: float
-) -> None:
+def test_on_measured_machines_the_target_is_met(table: Table, depth: int, target_ms: float) -> None:
     pace = make_pace(on_table(table, depth), itl_slo_ms=target_ms)
     stream = run(pace, target_ms)
     assert stream.mean_ms <= target_ms * 1.01
@@ -189,9 +187,7 @@ def test_chunks_grow_step_by_step_beyond_what_was_measured(short: bool) -> None:
     for _ in range(60):
         grant = pace.beside(beside_row, 1000.0, 2047, short)
         rows_ms = model.predict(beside_row(0))
-        pace.settle(
-            0.0 if grant.tokens else pace.earned(1000.0, rows_ms, short), grant.cost_ms
-        )
+        pace.settle(0.0 if grant.tokens else pace.earned(1000.0, rows_ms, short), grant.cost_ms)
         assert grant.tokens <= 3 * max(sizes)  # of what counts as known, twice as many
         sizes.append(grant.tokens)
         model.observe(beside_row(grant.tokens), 10.0 + 0.01 * grant.tokens)
@@ -223,9 +219,7 @@ def test_a_machine_that_is_learnt_on_the_way_keeps_the_target() -> None:
 
 @TABLES
 @pytest.mark.parametrize("depth", DEPTHS)
-def test_a_short_read_lengthens_the_mean_gap_by_a_quarter_at_most(
-    table: Table, depth: int
-) -> None:
+def test_a_short_read_lengthens_the_mean_gap_by_a_quarter_at_most(table: Table, depth: int) -> None:
     pace = make_pace(on_table(table, depth))
     rows_ms = pace.cost.predict(beside_row(0))
     stream = run(pace, 150.0, wanted=64, short=True)
