@@ -227,11 +227,8 @@ class EngineCore:
 
     def _fits(self, request_id: int) -> bool:
         """Whether a prompt can be read ahead without taking cells that others will need."""
-        if not self._sequences.has_cells:
-            return True
-        needed = self._scheduler.committed() + self._generations[request_id].known
         margin = READ_AHEAD_MARGIN * len(self._generations)
-        return needed + margin <= self._sequences.n_cells
+        return self._scheduler.leaves_room(request_id, self._sequences.n_cells, margin)
 
     def _compute(self, plan: StepPlan) -> int:
         batch = self._batch

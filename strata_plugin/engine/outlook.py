@@ -119,8 +119,7 @@ class Outlook:
 
     def _forecast(self, now: float) -> None:
         began = time.perf_counter()
-        cells = self._sequences.n_cells if self._sequences.has_cells else 0
-        found = first_tokens(self._scheduler, self._lengths, cells)
+        found = first_tokens(self._scheduler, self._lengths, self._sequences.n_cells)
         self._due = {key: now + ms / 1e3 for key, ms in found.items()}
         took = time.perf_counter() - began
         self._made_at = now

@@ -82,14 +82,9 @@ class Sequences:
         return sum(self._resident.n_tokens(seq_id) for seq_id in seqs) if self._has_cells else 0
 
     @property
-    def has_cells(self) -> bool:
-        """Whether tokens take up cells of a common pool."""
-        return self._has_cells
-
-    @property
     def n_cells(self) -> int:
-        """Cells of the KV cache."""
-        return self._context.n_ctx
+        """Cells of the KV cache; 0 where tokens take up none."""
+        return self._context.n_ctx if self._has_cells else 0
 
     def _placed(self, tokens: Tokens, reuse_limit: int) -> tuple[int, int]:
         """As `start`, from what lies in the KV cache."""

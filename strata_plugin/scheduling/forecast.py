@@ -8,14 +8,12 @@ gives the range that goes with them.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
 from math import exp, log
 
-from .cost import StepShape
 from .lengths import OutputLengths
 from .order import AGEING_TURN
 from .plan import RowPiece, StepPlan
+from .recent import Recent
 from .scheduler import Scheduler
 from .seating import fill
 
@@ -72,14 +70,11 @@ class _Ahead:
         return True
 
     def _fits(self, request_id: int) -> bool:
-        return not self.n_cells or self.s.committed() + self.s.request(request_id).n_prompt <= (
-            self.n_cells
-        )
+        return self.s.leaves_room(request_id, self.n_cells)
 
     def _carry_out(self, plan: StepPlan) -> None:
         times = self._repeats(plan)
-        shape = self._shape(plan, times)
-        took = self.s.cost.predict(shape)
+        took = self.s.cost.predict(self.s.plan_shape(plan, times))
         self.now += took * times
         rows = [p.request_id for p in plan.pieces if isinstance(p, RowPiece)]
         if times > 1:
@@ -119,12 +114,6 @@ class _Ahead:
                 self._others_turn = max(1, times // (AGEING_TURN - 1))
         return max(1, times)
 
-    def _shape(self, plan: StepPlan, times: int) -> StepShape:
-        rows = sum(self.s.request(p.request_id).writing for p in plan.pieces)
-        tokens = plan.n_tokens
-        pairs = sum(p.count * (p.start + p.count * times / 2) for p in plan.pieces)
-        return StepShape(rows, tokens - rows, self.s.cells() + tokens * (times + 1) // 2, pairs)
-
 
 def _nothing(request_id: int, slot: int) -> None:
     """A forecast tells nobody."""
@@ -138,24 +127,20 @@ class Accuracy:
     _UNKNOWN = 0.5  # logarithm of the factor, while little was seen
 
     def __init__(self) -> None:
-        self._recent: deque[float] = deque()
-        self._sorted: list[float] = []
+        self._off = Recent[float](self._MEMORY)
 
     def observe(self, predicted_ms: float, actual_ms: float) -> None:
         """A first token came; times count from the request's arrival."""
-        off = log(max(actual_ms, 1.0) / max(predicted_ms, 1.0))
-        self._recent.append(off)
-        insort(self._sorted, off)
-        if len(self._recent) > self._MEMORY:
-            self._sorted.remove(self._recent.popleft())
+        self._off.add(log(max(actual_ms, 1.0) / max(predicted_ms, 1.0)))
 
     def around(self, predicted_ms: float) -> tuple[float, float]:
         """The range in which four of five such requests got their first token."""
-        n = len(self._sorted)
+        off = self._off.ascending
+        n = len(off)
         margin = (1.0 - self._SHARE) / 2.0
         if n < 8:
             low, high = -self._UNKNOWN, self._UNKNOWN
         else:
-            low = min(0.0, self._sorted[int(margin * n)])
-            high = max(0.0, self._sorted[min(n - 1, int((1.0 - margin) * n))])
+            low = min(0.0, off[int(margin * n)])
+            high = max(0.0, off[min(n - 1, int((1.0 - margin) * n))])
         return predicted_ms * exp(low), predicted_ms * exp(high)

@@ -86,13 +86,13 @@ def in_order(
         mine = (shares.used(r.tenant) + r.unread * ms_per_token, r.arrival)
         due[r.tenant] = min(mine, due.get(r.tenant, mine))
         if ageing and r.passed_over >= AGEING_TURN - 1:
-            aged.add((r.priority, r.tenant))
+            aged.add(r.group)
     return sorted(
         requests,
         key=lambda r: (
             -r.priority,
             due[r.tenant],
-            0 if (r.priority, r.tenant) in aged else r.unread,
+            0 if r.group in aged else r.unread,
             r.arrival,
             r.sequence,
         ),
@@ -104,12 +104,12 @@ def by_turns(ordered: Iterable[ScheduledRequest]) -> list[ScheduledRequest]:
     ordered = list(ordered)
     ages: dict[tuple[int, str], list[ScheduledRequest]] = {}
     for r in sorted(ordered, key=lambda r: r.order, reverse=True):
-        ages.setdefault((r.priority, r.tenant), []).append(r)
+        ages.setdefault(r.group, []).append(r)
     passed = {group: members[-1].passed_over for group, members in ages.items()}
     taken: set[int] = set()
     result = []
     for r in ordered:
-        group = (r.priority, r.tenant)
+        group = r.group
         members = ages[group]
         while r.request_id not in taken:
             while members[-1].request_id in taken:
@@ -131,10 +131,10 @@ def count_turn(
     """
     first: dict[tuple[int, str], ScheduledRequest] = {}
     for r in served:
-        first.setdefault((r.priority, r.tenant), r)
+        first.setdefault(r.group, r)
     oldest: dict[tuple[int, str], ScheduledRequest] = {}
     for r in waiting:
-        group = (r.priority, r.tenant)
+        group = r.group
         if group in first and (group not in oldest or r.order < oldest[group].order):
             oldest[group] = r
     for group, r in oldest.items():

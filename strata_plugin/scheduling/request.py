@@ -59,6 +59,11 @@ class ScheduledRequest:
         return max(0, self.n_prompt - (self.computed if self.held else self.expected))
 
     @property
+    def group(self) -> tuple[int, str]:
+        """Those among whom length and age decide: of one tenant, equally urgent."""
+        return self.priority, self.tenant
+
+    @property
     def order(self) -> tuple[float, int]:
         """First come, first served: smaller goes first."""
         return self.arrival, self.sequence

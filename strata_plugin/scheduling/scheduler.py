@@ -161,11 +161,7 @@ class Scheduler:
         free = self._free_slots()
         if not free or not self._queue:
             return []
-        able = [
-            r
-            for r in self._queue
-            if self._parent_is_ready(r) and (r.id_slot < 0 or r.id_slot in free)
-        ]
+        able = self._able(ahead=False)
         ids = {r.request_id for r in able}
         rest = [r for r in self._queue if r.request_id not in ids]  # others get their slots last
         waiting = {r.request_id for r in rest}
@@ -177,8 +173,7 @@ class Scheduler:
         room = self.limits.n_spare - sum(r.slot is None for r in self._running)
         if self._upstream or room <= 0 or not self._queue:
             return []
-        ready = [r for r in self._queue if self._parent_is_ready(r)]
-        return [r.request_id for r in self._served(ready)[:room]]
+        return [r.request_id for r in self._served(self._able(ahead=True))[:room]]
 
     def admit(self, request_id: int, slot: int | None, computed: int) -> None:
         """Give a queued request its sequence, which holds its first `computed` tokens already.
@@ -192,11 +187,11 @@ class Scheduler:
             raise ValueError(f"request {request_id} is {request.stage.value}, not queued")
         if not 0 <= computed < request.n_prompt:
             raise ValueError(f"{computed} computed tokens for a prompt of {request.n_prompt}")
+        able = self._able(ahead=slot is None)
         if slot is not None:
             self._take_slot(request, slot)
         if not self._upstream:
-            ready = [r for r in self._queue if self._may_get(r, slot)]
-            count_turn(ready, (request,))
+            count_turn(able, (request,))
         self._queue.remove(request)
         request.passed_over = 0
         request.held = True
@@ -309,20 +304,13 @@ class Scheduler:
         for piece, request in pieces:
             if request.computed != piece.start or piece.count > request.pending or request.parked:
                 raise ValueError(f"{piece} does not continue request {request}")
-        rows = [request for _, request in pieces if request.writing]
-        reads = [(piece, request) for piece, request in pieces if not request.writing]
-        shape = self._shape(rows, sum(piece.count for piece, _ in reads), 0)
-        shape = shape._replace(pairs=sum(p.count * (p.start + p.count / 2) for p, _ in pieces))
-        self._settle(plan, bool(rows), bool(reads))
+        rows, reads = _by_kind(pieces)
+        shape = self.plan_shape(plan)
+        waiting = _split(self._runnable(), plan.batch_class)
+        self._settle(plan, *waiting, read=bool(reads))
         self._charge(rows, reads, shape, elapsed_ms)
-        self._step += 1
-        count_turn(_split(self._runnable(), plan.batch_class)[1], (r for _, r in reads))
-        for piece, request in pieces:
-            request.computed += piece.count
-            request.served = self._step
-        for request in self._running:
-            if request.batch_class == plan.batch_class:
-                request.turn = self._step
+        count_turn(waiting[1], (r for _, r in reads))
+        self._advance(plan, pieces, 1)
         self.cost.observe(shape, elapsed_ms)
 
     def leap(self, plan: StepPlan, times: int, elapsed_ms: float) -> None:
@@ -332,21 +320,24 @@ class Scheduler:
         turn passes to the oldest, or away from it.
         """
         pieces = [(p, self._requests[p.request_id]) for p in plan.pieces]
-        rows = [request for _, request in pieces if request.writing]
-        reads = [(piece, request) for piece, request in pieces if not request.writing]
-        shape = self._shape(rows, sum(piece.count for piece, _ in reads), 0)
-        self._charge(rows, reads, shape, elapsed_ms * times)
-        self._step += times
+        rows, reads = _by_kind(pieces)
+        self._charge(rows, reads, self.plan_shape(plan), elapsed_ms * times)
         waiting = _split(self._runnable(), plan.batch_class)[1]
         count_turn(waiting, (r for _, r in reads), AGEING_TURN - 1)
-        for piece, request in pieces:
-            request.computed += piece.count * times
-            request.served = self._step
+        self._advance(plan, pieces, times)
         for request in rows:
             request.known += times
-        for request in self._running:
-            if request.batch_class == plan.batch_class:
-                request.turn = self._step
+
+    def plan_shape(self, plan: StepPlan, times: int = 1) -> StepShape:
+        """The shape of a step that is about to be computed: of `times` equal ones the middle one.
+
+        Requests that have ended count for nothing.
+        """
+        pieces = [p for p in plan.pieces if p.request_id in self._requests]
+        tokens = sum(p.count for p in pieces)
+        rows = sum(self._requests[p.request_id].writing for p in pieces)
+        pairs = sum(p.count * (p.start + p.count * times / 2) for p in pieces)
+        return StepShape(rows, tokens - rows, self.cells() + tokens * (times + 1) // 2, pairs)
 
     def copy(self) -> Scheduler:
         """An independent copy that learns nothing: for looking ahead."""
@@ -384,9 +375,12 @@ class Scheduler:
                 used += request.computed
         return used
 
-    def committed(self) -> int:
-        """KV cells that the requests with a sequence will need for what they know."""
-        return sum(r.known for r in self._running)
+    def leaves_room(self, request_id: int, n_cells: int, margin: int = 0) -> bool:
+        """Whether a queued request fits into `n_cells` KV cells (0: any number of them) beside what
+        those with a sequence know, with `margin` cells to spare.
+        """
+        needed = sum(r.known for r in self._running) + self._requests[request_id].known
+        return not n_cells or needed + margin <= n_cells
 
     def oldest_is_next(self) -> bool:
         """Whether the next reading step belongs to one that was passed over for long enough."""
@@ -509,18 +503,23 @@ class Scheduler:
         fresh = request.known == request.n_prompt and not request.parked
         return reading and fresh and request.id_slot < 0 and not self._upstream
 
-    def _may_get(self, request: ScheduledRequest, slot: int | None) -> bool:
-        free = slot is None or request.id_slot < 0 or self._slots[request.id_slot] is None
-        return self._parent_is_ready(request) and (free or request.id_slot == slot)
+    def _able(self, *, ahead: bool) -> list[ScheduledRequest]:
+        """The queued ones that may begin now: with a row, or `ahead` without one."""
+        return [
+            r
+            for r in self._queue
+            if self._parent_is_ready(r)
+            and (ahead or r.id_slot < 0 or self._slots[r.id_slot] is None)
+        ]
 
     def _served(self, queue: Iterable[ScheduledRequest]) -> list[ScheduledRequest]:
         """The order in which rows and sequences are given, one a turn."""
-        return by_turns(self._in_order(queue, ageing=False)) if not self._upstream else list(queue)
+        return list(queue) if self._upstream else by_turns(self._in_order(queue, ageing=False))
 
     def _in_order(
         self, requests: Iterable[ScheduledRequest], *, ageing: bool = True
     ) -> list[ScheduledRequest]:
-        if self._upstream:  # the queue by arrival, prompts by slot
+        if self._upstream:
             return sorted(requests, key=lambda r: (-1 if r.slot is None else r.slot, r.order))
         whole = self._shape((), self.limits.n_ubatch, 0)
         ms_per_token = self.cost.predict(whole) / self.limits.n_ubatch or 1.0
@@ -582,10 +581,29 @@ class Scheduler:
                 return done
         return tokens
 
-    def _settle(self, plan: StepPlan, has_rows: bool, has_reads: bool) -> None:
-        rows, prompts = _split(self._runnable(), plan.batch_class)
+    def _advance(
+        self, plan: StepPlan, pieces: Sequence[tuple[Piece, ScheduledRequest]], times: int
+    ) -> None:
+        """The plan was computed `times` times, each time further on."""
+        self._step += times
+        for piece, request in pieces:
+            request.computed += piece.count * times
+            request.served = self._step
+        for request in self._running:
+            if request.batch_class == plan.batch_class:
+                request.turn = self._step
+
+    def _settle(
+        self,
+        plan: StepPlan,
+        rows: Sequence[ScheduledRequest],
+        prompts: Sequence[ScheduledRequest],
+        *,
+        read: bool,
+    ) -> None:
+        """Book turns and credit between the rows and prompts that could be computed."""
         if rows and prompts:
-            self._turns.settle(read=has_reads)
+            self._turns.settle(read=read)
             self.pace.settle(max(plan.credit_ms, 0.0), max(-plan.credit_ms, 0.0))
         elif not prompts:
             self._turns.reset()
@@ -616,6 +634,14 @@ class Scheduler:
         """A batch too small for all rows and a prompt token goes to those served longest ago."""
         chosen = sorted(rows + prompts[:1], key=lambda r: r.served)[: self.limits.n_batch]
         return [r for r in chosen if r.writing], [r for r in chosen if not r.writing]
+
+
+def _by_kind(
+    pieces: Sequence[tuple[Piece, ScheduledRequest]],
+) -> tuple[list[ScheduledRequest], list[tuple[Piece, ScheduledRequest]]]:
+    """The rows of a step, and what it reads."""
+    rows = [request for _, request in pieces if request.writing]
+    return rows, [(piece, request) for piece, request in pieces if not request.writing]
 
 
 def _split(

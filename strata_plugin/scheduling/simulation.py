@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .cost import CostModel, StepShape
+from .cost import CostModel
 from .plan import RowPiece, StepPlan
 from .scheduler import Scheduler
 from .seating import fill
@@ -121,8 +121,7 @@ class Simulation:
         return True
 
     def _fits(self, number: int) -> bool:
-        needed = self.scheduler.committed() + self.outcomes[number].request.n_prompt
-        return not self._n_cells or needed <= self._n_cells
+        return self.scheduler.leaves_room(number, self._n_cells)
 
     def _sampled(self, number: int) -> None:
         outcome = self.outcomes[number]
@@ -160,10 +159,7 @@ class Simulation:
             self.queue_length.append((self.now_s, length))
 
     def _predicted(self, plan: StepPlan) -> float:
-        rows = sum(self.scheduler.request(p.request_id).writing for p in plan.pieces)
-        pairs = sum(p.count * (p.start + p.count / 2) for p in plan.pieces)
-        cells = self.scheduler.cells() + plan.n_tokens
-        return self._cost.predict(StepShape(rows, plan.n_tokens - rows, cells, pairs))
+        return self._cost.predict(self.scheduler.plan_shape(plan))
 
 
 def _nobody_told(request_id: int, slot: int) -> None:
