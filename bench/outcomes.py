@@ -9,10 +9,8 @@ from typing import Any
 
 from bench.client import Reply
 from bench.stats import median, quantile
+from strata_plugin.scheduling.sizes import SIZES, size_of
 
-BUCKETS: Mapping[str, float] = {
-    "short": 1024, "medium": 8192, "long": 32768, "extreme": float("inf"),
-}  # fmt: skip
 QUANTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 
@@ -36,7 +34,7 @@ class Outcome:
     @property
     def bucket(self) -> str:
         """Its length, in a word."""
-        return next(name for name, most in BUCKETS.items() if self.n_prompt <= most)
+        return size_of(self.n_prompt)
 
     @property
     def refused(self) -> bool:
@@ -96,7 +94,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
                 "ttft_s": _spread(one.ttft_s for one in groups[name]),
                 "gap_ms": _spread(gap for one in groups[name] for gap in one.gaps_ms),
             }
-            for name in ("all", *BUCKETS)
+            for name in ("all", *SIZES)
             if name in groups
         },
     }
@@ -139,7 +137,7 @@ def table(sides: Mapping[str, Mapping[str, Any]]) -> str:
         for key, label in (("median", "median"), ("p90", "p90")):
             cells = ("" if p is None else f"{p[key]:.0%} of {p['count']}" for p in predictions)
             row(f"error of the predicted TTFT, {label}", cells)
-    for name in ("all", *BUCKETS):
+    for name in ("all", *SIZES):
         if any(name in side["buckets"] for side in every):
             for key, label, form in (("ttft_s", "TTFT, s", ".2f"), ("gap_ms", "gap, ms", ".0f")):
                 row(f"{name}: {label}", (_cell(side["buckets"], name, key, form) for side in every))
@@ -181,5 +179,5 @@ def _cell(buckets: Mapping[str, Any], name: str, key: str, form: str) -> str:
 
 
 def _bounds() -> str:
-    words = [f"{name} up to {most:.0f}" for name, most in BUCKETS.items() if most < float("inf")]
+    words = [f"{name} up to {most:.0f}" for name, most in SIZES.items() if most < float("inf")]
     return f"By prompt tokens: {', '.join(words)}, extreme above."

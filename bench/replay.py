@@ -26,6 +26,7 @@ from bench.outcomes import Outcome
 from bench.scale import Scale, block_for, prompt
 from bench.servers import Memory, Server, ServerError
 from bench.streams import WORDS
+from strata_plugin.scheduling.sizes import SIZES
 from strata_plugin.scheduling.trace import BLOCK_TOKENS, TraceError, TraceRequest, read_trace
 
 MB = 1e6
@@ -229,7 +230,7 @@ def _run(
 def _draw(curves: Mapping[str, Sequence[Outcome]], folder: Path) -> None:
     for key, label in (("ttft", "TTFT, s"), ("gap", "gap, ms")):
         groups: dict[str, dict[str, list[float]]] = {}
-        for bucket in outcomes.BUCKETS:
+        for bucket in SIZES:
             for name, found in curves.items():
                 values = [
                     value

@@ -6,6 +6,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from strata_plugin.scheduling.sizes import SIZES, size_of
+
 
 @dataclass(slots=True)
 class _Window:
@@ -18,14 +20,8 @@ class _Window:
         return self.steps / self.seconds if self.seconds > 0 else 0.0
 
 
-SIZES = ((1024, "short"), (8192, "medium"), (32768, "long"))  # most prompt tokens, name
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0)
-
-
-def size_of(n_prompt: int) -> str:
-    """The name of the bucket that a prompt of so many tokens belongs to."""
-    return next((name for most, name in SIZES if n_prompt <= most), "extreme")
 
 
 class Histogram:
@@ -36,7 +32,7 @@ class Histogram:
         self._bounds = bounds
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
-        for size in [*(name for _, name in SIZES), "extreme"] if sized else [""]:
+        for size in SIZES if sized else ("",):
             self._counts[size] = [0] * (len(bounds) + 1)
             self._sums[size] = 0.0
 

@@ -13,9 +13,9 @@ from .config import SchedulingConfig
 from .cost import AnalyticCost
 from .scheduler import Limits, Scheduler
 from .simulation import Outcome, Simulation
+from .sizes import SIZES, size_of
 from .trace import TraceError, read_trace
 
-SIZES = (("short", 1024), ("medium", 8192), ("long", 32768), ("extreme", 1 << 62))
 GPU = re.compile(r"^\s*(?:[^:]*:)?\s*([\d.]+)\s*tok/s\s*,\s*([\d.]+)\s*ms\s*$")
 
 
@@ -69,11 +69,10 @@ def main(argv: list[str]) -> int:
 def summary(
     outcomes: Sequence[Outcome], queue_length: Sequence[tuple[float, int]]
 ) -> dict[str, object]:
-    """TTFT (s) by size of the prompt's new part, gaps (ms), and the queue over time."""
+    """TTFT (s) and gaps (ms) by length of the prompt, and the queue over time."""
     report: dict[str, object] = {}
-    lower = 0
-    for name, most in SIZES:
-        chosen = [o for o in outcomes if lower < o.request.n_prompt <= most]
+    for name in SIZES:
+        chosen = [o for o in outcomes if size_of(o.request.n_prompt) == name]
         ttfts = [o.ttft_s for o in chosen if o.ttft_s is not None]
         gaps = [gap * 1e3 for o in chosen for gap in o.gaps_s]
         report[name] = {
@@ -82,7 +81,6 @@ def summary(
             "gap_ms": _quantiles(gaps),
             "longest_gap_ms": round(max(gaps), 3) if gaps else None,
         }
-        lower = most
     end = max((o.end_s or 0.0) for o in outcomes)
     tokens = sum(o.request.n_prompt for o in outcomes)
     report["makespan_s"] = round(end, 3)
@@ -97,7 +95,7 @@ def as_table(report: dict[str, object]) -> str:
         f"{'prompts':10}{'requests':>9}{'TTFT s P50':>12}{'P95':>9}{'P99':>9}"
         f"{'gap ms P50':>12}{'P95':>9}{'P99':>9}{'max':>9}"
     ]
-    for name, _ in SIZES:
+    for name in SIZES:
         row = report[name]
         assert isinstance(row, dict)
         if not row["requests"]:
