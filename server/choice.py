@@ -23,7 +23,7 @@ from .stages import WRITING, Stages
 
 TOKENS, PROGRESS, BEGIN = 0, 1, 2  # strata_chunk.kind
 TIMINGS = {  # what we add to llama-server's `timings`
-    "queue_ms": "milliseconds before the request got a row",
+    "queue_ms": "milliseconds before the prompt was begun to be read",
     "compute_ms": "its share of the steps that read its prompt, in milliseconds",
     "effective_tokens_per_s": "prompt tokens, those found in a cache included, per second of "
     "waiting and reading",

@@ -10,6 +10,7 @@ from strata_plugin.engine.client import EngineClient
 from strata_plugin.engine.config import EngineConfig
 from strata_plugin.engine.messages import Queued
 from strata_plugin.runtime.config import ModelConfig
+from strata_plugin.scheduling.sizes import SIZES
 
 from .api.absent import DISABLED, ROUTES
 from .app import create_api
@@ -82,6 +83,13 @@ def routes() -> list[tuple[str, str, str]]:
     ]
 
 
+def _sizes() -> str:
+    """The names of the lengths of prompts, and their bounds in tokens."""
+    *bounded, rest = SIZES
+    words = [f'"{name}" up to {SIZES[name]:,.0f} tokens' for name in bounded]
+    return ", ".join(words) + f', else "{rest}"'
+
+
 def api_page() -> str:
     """docs/api.md."""
     missing = [line for line in ROUTES.split("\n") if line]
@@ -106,9 +114,8 @@ def api_page() -> str:
         + ".\n",
         "## Metrics\n",
         "`GET /metrics` (with `--metrics`), in Prometheus' text format. Histograms about requests "
-        'have a label `size`, from the length of the prompt: "short" up to 1,024 tokens, "medium" '
-        'up to 8,192, "long" up to 32,768, else "extreme". Further values of the engine appear as '
-        "`strata:` gauges.\n",
+        f"have a label `size`, from the length of the prompt: {_sizes()}. Further values of the "
+        "engine appear as `strata:` gauges.\n",
         "| name | type | |",
         "|---|---|---|",
         *(

@@ -26,16 +26,16 @@ GAUGES = {
     "n_busy_slots_per_decode": "Busy slots per call of llama_decode(), on average",
 }
 OWN_GAUGES = {
-    "queue_length": "Requests that wait for a row",
+    "queue_length": "Requests for which nothing has been computed yet",
     "itl_feasible": "1: the inter-token target can be met, 0: generating alone takes longer",
 }
 HISTOGRAMS = {
     "ttft_seconds": "From a request's arrival to its first token, by length of the prompt",
     "itl_seconds": "Gap between two tokens of a request",
-    "queue_seconds": "From a request's arrival to its row",
+    "queue_seconds": "From a request's arrival until its prompt was begun to be read",
     "step_seconds": "Duration of the engine's steps",
-    "ttft_prediction_error_ratio": "How far the predicted time to the first token was off, as a "
-    "part of the measured one",
+    "ttft_prediction_error_ratio": "Measured time to the first token, divided by what was "
+    "predicted on arrival; 1: as predicted",
 }
 
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})?")

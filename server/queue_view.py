@@ -17,21 +17,22 @@ REQUEST_FIELDS = {
     "cached_tokens": "prompt tokens found in a cache",
     "computed_tokens": "tokens in the KV cache by now, those found in a cache included",
     "generated_tokens": "tokens of the answer by now",
-    "stage": "queued, restoring, reading, writing or parked",
-    "position": "requests that wait before this one; -1: it has a row",
+    "stage": "queued, reading, writing or parked",
+    "position": "requests that wait before this one; -1: it is being read or written",
     "waited_ms": "milliseconds since it arrived",
-    "predicted_ttft_ms": "predicted milliseconds from its arrival to its first token; below 0: not "
-    "known yet",
+    "predicted_ttft_ms": "predicted milliseconds from its arrival to its first token; null: not "
+    "known yet, or it has come",
     "predicted_ttft_low_ms": "four in five predictions end up between this",
     "predicted_ttft_high_ms": "and this",
-    "tokens_per_s": "tokens of the answer per second by now",
+    "tokens_per_s": "tokens per second by now: of the prompt while it is read, then of the answer",
 }
 FIELDS = {
     "requests": "one object per request, see below",
     "itl_slo_ms": "the server's target for the time between two tokens",
     "itl_feasible": "false: generating alone takes longer than that",
-    "rows": "requests that can generate at once",
-    "queued": "requests that wait for a row",
+    "rows": "requests that generate just now",
+    "row_step_ms": "how long a step of them alone takes, as the cost model says",
+    "queued": "requests for which nothing has been computed yet",
     "scheduler": "strata or upstream",
 }
 

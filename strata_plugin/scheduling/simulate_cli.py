@@ -14,7 +14,7 @@ from .cost import AnalyticCost
 from .scheduler import Limits, Scheduler
 from .simulation import Outcome, Simulation
 from .sizes import SIZES, size_of
-from .trace import TraceError, read_trace
+from .trace import read_trace
 
 GPU = re.compile(r"^\s*(?:[^:]*:)?\s*([\d.]+)\s*tok/s\s*,\s*([\d.]+)\s*ms\s*$")
 
@@ -41,8 +41,6 @@ def main(argv: list[str]) -> int:
     try:
         with Path(arguments.trace).open(encoding="utf-8") as lines:
             trace = read_trace(lines)
-        if not trace:
-            raise TraceError(1, "the trace is empty")
         config = SchedulingConfig(
             policy=arguments.scheduler,
             itl_slo_ms=arguments.itl_slo_ms,

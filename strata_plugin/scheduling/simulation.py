@@ -1,7 +1,8 @@
 """The scheduler on a virtual clock: what would have happened, on any machine, in milliseconds.
 
 It calls the same scheduler in the same order as the engine does, so that, fed with the step times
-that an engine measured, it makes the same plans.
+that an engine measured, it makes the same plans (but that it knows of no KV cells that ended
+requests leave filled).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from strata_plugin.engine.messages import Metrics, Queue
 from strata_server.api.absent import DISABLED, ROUTES
 from strata_server.docs import PAGES, routes
 from strata_server.errors import CODES
@@ -15,7 +16,11 @@ from strata_server.flags import AVAILABLE, BY_NAME
 from strata_server.information import help_text
 from strata_server.outlook import HEADERS
 from strata_server.prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
+from strata_server.queue_view import FIELDS as QUEUE_FIELDS
+from strata_server.queue_view import REQUEST_FIELDS
 from strata_server.urgency import Urgency
+
+from .fake_engine import FakeEngine
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if p.exists()]
@@ -95,3 +100,19 @@ def test_headers_and_errors_that_a_page_names_exist(path: Path) -> None:
     named = re.findall(r"\bX-(?!Api-Key|Accel)[A-Z][\w-]+", text)
     assert not set(named) - set(HEADERS)
     assert not set(re.findall(r"`(\w+_error)`", text)) - set(CODES)
+
+
+def test_the_queue_and_the_metrics_of_the_engine_are_what_the_pages_say() -> None:
+    engine = FakeEngine()
+    engine.submit(1, [1, 2, 3], n=5)
+    engine.step()
+    engine.core.queue(1)
+    engine.core.get_metrics(2, False)
+    queue, metrics = engine.core.events[-2:]
+    assert isinstance(queue, Queue)
+    assert isinstance(metrics, Metrics)
+    assert set(queue.queue) == set(QUEUE_FIELDS)
+    assert set(queue.queue["requests"][0]) == set(REQUEST_FIELDS)
+    names = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) for name in metrics.values}
+    assert names <= {*COUNTERS, *GAUGES, *OWN_GAUGES, *HISTOGRAMS}
+    assert {*OWN_GAUGES, *HISTOGRAMS} <= names
