@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
+from strata_plugin.cache_folder import cache_folder
+
 from .flags import Parsed
 
 # flags that change how long a step takes
@@ -51,14 +53,7 @@ def cost_file(parsed: Parsed, model_path: str, environ: Mapping[str, str]) -> st
     filters = [(name, environ.get(name)) for name in DEVICE_FILTERS]
     parts = (model_identity(model_path), flags, machine(), filters)
     digest = sha256(repr(parts).encode()).hexdigest()
-    return str(folder(environ) / (digest[:32] + ".cost"))
-
-
-def folder(environ: Mapping[str, str]) -> Path:
-    """$XDG_CACHE_HOME/strata/cost, else ~/.cache/strata/cost."""
-    xdg = environ.get("XDG_CACHE_HOME")
-    base = Path(xdg).absolute() if xdg else Path(os.path.expanduser("~")) / ".cache"
-    return base / "strata" / "cost"
+    return str(cache_folder("cost", environ) / (digest[:32] + ".cost"))
 
 
 def model_identity(path: str) -> tuple[str, int, int]:

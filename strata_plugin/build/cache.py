@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from strata_plugin.cache_folder import cache_folder
+
 KEPT = {"wheels": 4, "upstream": 2, "work": 2, "src": 4, "logs": 8}
 STALE_SECONDS = 24 * 3600.0
 _TEMPORARY = ".tmp-"
@@ -27,9 +29,7 @@ def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
     """$STRATA_BUILD_CACHE, else $XDG_CACHE_HOME/strata/build, else ~/.cache/strata/build."""
     if own := environ.get("STRATA_BUILD_CACHE"):
         return Path(own).absolute()
-    if xdg := environ.get("XDG_CACHE_HOME"):
-        return Path(xdg).absolute() / "strata" / "build"
-    return Path.home() / ".cache" / "strata" / "build"
+    return cache_folder("build", environ)
 
 
 class BuildCache:

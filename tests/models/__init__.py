@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+
+from strata_plugin.cache_folder import cache_folder
 
 from . import attention, blockwise, latent, recurrent
 from .writer import ModelFile
@@ -75,7 +76,7 @@ def write_model(name: str, path: Path) -> None:
 
 def tiny_model(name: str) -> Path:
     """Path of the tiny model `name`, written first if not cached; KeyError for an unknown name."""
-    path = _cache_folder() / f"{name}-{_content_key()}.gguf"
+    path = cache_folder("tiny-models") / f"{name}-{_content_key()}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # two test runs may write at once
@@ -84,11 +85,6 @@ def tiny_model(name: str) -> Path:
             write_model(name, unfinished)
             unfinished.replace(path)
     return path
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "strata" / "tiny-models"
 
 
 @functools.cache
