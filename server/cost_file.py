@@ -1,5 +1,5 @@
-"""Where the cost model is kept: one file for each model file, set of flags and machine, since a
-step takes its own time with each of them."""
+"""Where the cost model is kept: one file for each model file, set of flags, machine and build of
+llama.cpp, since a step takes its own time with each of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
+from strata_plugin.build.info import build_info
 from strata_plugin.cache_folder import cache_folder
 
 from .flags import Parsed
@@ -51,7 +52,7 @@ def cost_file(parsed: Parsed, model_path: str, environ: Mapping[str, str]) -> st
         return str(parsed["cost_model"])
     flags = [(key, parsed[key]) for key in SPEED]
     filters = [(name, environ.get(name)) for name in DEVICE_FILTERS]
-    parts = (model_identity(model_path), flags, machine(), filters)
+    parts = (model_identity(model_path), flags, machine(), filters, build_info().key)
     digest = sha256(repr(parts).encode()).hexdigest()
     return str(cache_folder("cost", environ) / (digest[:32] + ".cost"))
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from strata_plugin.checkpoints.idle import WindowRule
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PrefixTraits
+from strata_plugin.runtime.attention import measurable, measure
 from strata_plugin.runtime.context import MAX_SEQUENCES, Context, ContextError
+from strata_plugin.runtime.devices import math_threads
 from strata_plugin.runtime.library import log_to_stderr
 from strata_plugin.runtime.memory_classes import (
     Cost,
@@ -39,6 +43,8 @@ from .sequences import Sequences
 # a recurrent state there are as many as rows; where it costs a whole context there are none.
 EXTRA_SEQUENCES = 28
 
+log = logging.getLogger(__name__)
+
 
 class LoadError(Exception):
     """The engine can't be put together; the message is one line for a person."""
@@ -65,8 +71,9 @@ class LoadedEngine:
         on_progress: Callable[[float], None] | None,
         clock: Callable[[], float],
     ) -> None:
-        c = config.context
         self.model = model = Model(config.model, on_progress=on_progress)
+        self._cost_file = CostFile(config.scheduling.cost_model_path)
+        c = _with_attention(config, model, self._cost_file)
         context, memory = _make_context(model, c)
         self.context = context
         if c.warmup:
@@ -89,11 +96,10 @@ class LoadedEngine:
             n_ubatch=context.n_ubatch,
             n_spare=0 if own_context else (context.n_seq_max - c.n_parallel) // 2,
         )
-        self._cost_file = CostFile(config.scheduling.cost_model_path, context.n_ubatch)
         n_ctx_slot = min(c.n_ctx_slot or context.n_ctx_seq, context.n_ctx_seq, model.n_ctx_train)
         self.core = EngineCore(
             context,
-            Scheduler(limits, config.scheduling, self._cost_file.model),
+            Scheduler(limits, config.scheduling, self._cost_file.cost_model(context.n_ubatch)),
             self.sequences,
             clock=clock,
             n_ctx_slot=n_ctx_slot,
@@ -130,6 +136,26 @@ class LoadedEngine:
         self._cost_file.save()
         self.context.close()
         self.model.close()
+
+
+def _with_attention(config: EngineConfig, model: Model, kept: CostFile) -> ContextConfig:
+    """The context's settings, with `-fa auto` decided by measurement where attention is the CPU's.
+    """
+    context = config.context
+    heads = measurable(model, config.model, context)
+    if heads is None:
+        return context
+    if kept.attention is None:
+        threads = context.threads_batch if context.threads_batch > 0 else context.threads
+        threads = threads if threads > 0 else math_threads()
+        kept.attention = measure(heads, model.n_layer, context.type_k, threads)
+    times = kept.attention
+    log.info(
+        "flash attention is %s: %.1f ms with it, %.1f ms without (attention of a token that is"
+        " written and of those read before it)",
+        times.choice, times.flash, times.plain,
+    )  # fmt: skip
+    return msgspec.structs.replace(context, flash_attn=times.choice)
 
 
 def _make_context(model: Model, config: ContextConfig) -> tuple[Context, MemoryClass]:

@@ -1,4 +1,5 @@
-"""The cost model on disk: what was learnt about this model, these flags and this machine."""
+"""What was learnt about a model, with these flags, on this machine, on disk: the cost model of its
+steps, and how long attention takes in the two ways of computing it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from strata_plugin.runtime.attention import Times
 from strata_plugin.scheduling.cost import LearnedCost
 
 MOST_BYTES = 1 << 20  # a longer file is none of ours
@@ -16,11 +19,16 @@ log = logging.getLogger(__name__)
 
 
 class CostFile:
-    """Loads a cost model when made, and keeps it with `save`. `path` "": it is not kept."""
+    """Reads the file when made, writes it with `save`. `path` "": nothing is kept.
 
-    def __init__(self, path: str, n_ubatch: int) -> None:
-        self.model = LearnedCost(n_ubatch)
+    What is damaged is rebuilt, never trusted, with a warning.
+    """
+
+    def __init__(self, path: str) -> None:
         self._path = Path(path) if path else None
+        self._steps: Any = None
+        self._model: LearnedCost | None = None
+        self.attention: Times | None = None  # set it once measured
         if self._path is None:
             return
         try:
@@ -28,23 +36,51 @@ class CostFile:
                 data = file.read(MOST_BYTES + 1)
             if len(data) > MOST_BYTES:
                 raise ValueError(f"more than {MOST_BYTES} bytes")
-            self.model.load(json.loads(data))
+            kept = json.loads(data)
+            self.attention = _times(kept["attention"])
+            self._steps = kept["steps"]
         except FileNotFoundError:
             pass  # the first start
-        except (OSError, ValueError, RecursionError) as error:
-            log.warning("the cost model %s is not used and will be rebuilt: %s", path, error)
-            self.model = LearnedCost(n_ubatch)
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            self._warn(error)
+
+    def cost_model(self, n_ubatch: int) -> LearnedCost:
+        """The cost model for micro-batches of `n_ubatch` tokens; `save` keeps what it learns."""
+        self._model = LearnedCost(n_ubatch)
+        if self._steps is not None:
+            try:
+                self._model.load(self._steps)
+            except ValueError as error:
+                self._warn(error)
+        return self._model
 
     def save(self) -> None:
         """Write it, whole or not at all; a disk that refuses costs a warning."""
-        if self._path is None or not self.model.n_shapes:
+        if self._path is None or self._model is None or not self._model.n_shapes:
             return
+        times = self.attention
+        kept = {
+            "attention": None if times is None else [times.flash, times.plain],
+            "steps": self._model.saved(),
+        }
         new = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps(self.model.saved()))
+            new.write_text(json.dumps(kept))
             os.replace(new, self._path)
         except OSError as error:
             log.warning("the cost model was not kept: %s", error)
             with suppress(OSError):
                 new.unlink(missing_ok=True)
+
+    def _warn(self, error: Exception) -> None:
+        log.warning("the cost model %s is not used and will be rebuilt: %s", self._path, error)
+
+
+def _times(kept: Any) -> Times | None:
+    if kept is None:
+        return None
+    flash, plain = kept
+    if not (type(flash) is type(plain) is float and 0 < flash < 1e9 and 0 < plain < 1e9):
+        raise ValueError(f"times of attention that cannot be: {kept}")
+    return Times(flash=flash, plain=plain)

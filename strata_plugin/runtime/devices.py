@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .config import ModelConfig
 from .library import ggml_library, llama
 
 GGML_MAX_N_THREADS = 512
-_CPU_DEVICE = 0  # enum ggml_backend_dev_type
+_CPU_DEVICE, _ACCELERATOR = 0, 3  # enum ggml_backend_dev_type; the latter helps the CPU: BLAS, AMX
 
 
 class _ThreadpoolParams(ctypes.Structure):
@@ -83,6 +84,14 @@ def buffer_type_by_name(name: str) -> int:
     if name not in known:
         raise ValueError(f"no buffer type named {name!r}; there are: {', '.join(known)}")
     return known[name]
+
+
+def only_cpu(config: ModelConfig, offload_kqv: bool) -> bool:
+    """Whether attention is computed on the CPU: there is no other device, or it gets no layers."""
+    if config.devices == ("none",) or config.n_gpu_layers == 0 or not offload_kqv:
+        return True
+    kinds = {_ggml().ggml_backend_dev_type(device) for device in _devices()}
+    return kinds <= {_CPU_DEVICE, _ACCELERATOR}
 
 
 def math_threads() -> int:

@@ -175,6 +175,31 @@ class Model:
         return int(llama.llama_model_n_embd(self.handle))
 
     @property
+    def n_layer(self) -> int:
+        """Number of layers."""
+        return int(llama.llama_model_n_layer(self.handle))
+
+    @property
+    def n_head(self) -> int:
+        """Query heads of the first layer."""
+        return int(llama.llama_model_n_head(self.handle))
+
+    @property
+    def n_head_kv(self) -> int:
+        """Key and value heads of the first layer."""
+        return int(llama.llama_model_n_head_kv(self.handle))
+
+    def metadata(self, key: str) -> str | None:
+        """A value of the GGUF file, as text; `key` goes without the architecture's name."""
+        architecture = self._metadata(b"general.architecture") or ""
+        return self._metadata(f"{architecture}.{key}".encode())
+
+    def _metadata(self, key: bytes) -> str | None:
+        buffer = ctypes.create_string_buffer(256)
+        length = llama.llama_model_meta_val_str(self.handle, key, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if length >= 0 else None
+
+    @property
     def n_params(self) -> int:
         """Number of weights."""
         return int(llama.llama_model_n_params(self.handle))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from strata_plugin.build.info import BuildInfo
 from strata_plugin.scheduling.config import SchedulingConfig
 from strata_server.__main__ import run
 from strata_server.cost_file import SPEED, cost_file, cpu_model, graphics_cards, machine
@@ -196,6 +197,13 @@ def test_another_machine_another_file(model: Path, monkeypatch: pytest.MonkeyPat
     before = path_for(model)
     assert path_for(model, environ={**HOME, "CUDA_VISIBLE_DEVICES": "1"}) != before
     monkeypatch.setattr("strata_server.cost_file.machine", lambda: ("other CPU", 64, 64, ""))
+    assert path_for(model) != before
+
+
+def test_another_build_another_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = path_for(model)
+    other = BuildInfo(patched=True, key="another")
+    monkeypatch.setattr("strata_server.cost_file.build_info", lambda: other)
     assert path_for(model) != before
 
 
