@@ -13,6 +13,7 @@ that starves long prompts. So every fourth turn belongs to the tenant's oldest.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from .request import ScheduledRequest
 
@@ -23,8 +24,10 @@ class FairShares:
     """Computing time in milliseconds that each tenant had.
 
     A tenant who comes, or comes back, starts where one would be now who had got an equal share all
-    the time: what was not used earlier is no claim on later, and new tenants, however many, don't
-    keep those waiting who have been there.
+    the time: what was not used earlier is no claim on later. Where one who is there lags far behind
+    that, though, the newcomer comes right after that one's next answer, rather than after all that
+    one has to catch up on. Either way new tenants, however many, don't keep those waiting who have
+    been there.
     """
 
     def __init__(self) -> None:
@@ -32,10 +35,15 @@ class FairShares:
         self._present: dict[str, int] = {}  # number of requests
         self._equal = 0.0  # what a tenant would have used who always had an equal share
 
-    def enter(self, tenant: str) -> None:
-        """A request of `tenant` came."""
+    def knows(self, tenant: str) -> bool:
+        """Whether a request of `tenant` is there."""
+        return tenant in self._present
+
+    def enter(self, tenant: str, first_due: float = inf) -> None:
+        """A request of `tenant` came; the next answer of those who wait is due at `first_due`."""
         if tenant not in self._present:
-            self._used[tenant] = max(self._used.get(tenant, 0.0), self._equal)
+            start = min(self._equal, first_due)
+            self._used[tenant] = max(self._used.get(tenant, 0.0), start)
             self._present[tenant] = 0
         self._present[tenant] += 1
 
@@ -83,7 +91,7 @@ def in_order(
     due: dict[str, tuple[float, float]] = {}
     aged: set[tuple[int, str]] = set()
     for r in requests:
-        mine = (shares.used(r.tenant) + r.unread * ms_per_token, r.arrival)
+        mine = (_due(r, shares, ms_per_token), r.arrival)
         due[r.tenant] = min(mine, due.get(r.tenant, mine))
         if ageing and r.passed_over >= AGEING_TURN - 1:
             aged.add(r.group)
@@ -97,6 +105,17 @@ def in_order(
             r.sequence,
         ),
     )
+
+
+def first_due(
+    requests: Iterable[ScheduledRequest], shares: FairShares, ms_per_token: float
+) -> float:
+    """When the next answer is due of those who are not read yet: as `FairShares` counts time."""
+    return min((_due(r, shares, ms_per_token) for r in requests if r.unread), default=inf)
+
+
+def _due(request: ScheduledRequest, shares: FairShares, ms_per_token: float) -> float:
+    return shares.used(request.tenant) + request.unread * ms_per_token
 
 
 def by_turns(ordered: Iterable[ScheduledRequest]) -> list[ScheduledRequest]:

@@ -85,7 +85,8 @@ class Pace:
         """Prompt tokens of a step beside rows.
 
         `shape_of(n)` is the step with n prompt tokens, `wanted` how many could be read, `short`
-        whether all that reads is short. At most `wanted` tokens are granted, maybe none.
+        whether all that reads is short. At most `wanted` tokens are granted, maybe none. A short
+        read of which not one token fits into the rows' steps is read as a long one.
         """
         if self.config.prefill_budget:
             return Grant(min(self.config.prefill_budget, wanted))
@@ -94,30 +95,27 @@ class Pace:
         if rows_ms <= 0.0:  # nothing is known
             return Grant(min(FIRST_CHUNK, wanted))
         limit = target_ms * exp(-0.5 * self.cost.spread(rows))
+        most = self._ventured(rows, wanted)
         if short:
-            limit = min(limit, SHORT_READ_COST * rows_ms)
-        tokens = self._best(shape_of, limit, self._ventured(rows, wanted), largest=short)
-        if tokens:
-            took = self.cost.predict(shape_of(tokens))
-            share = self.config.prefill_min_share
-            enough = tokens == wanted or took - rows_ms >= share * took
-            if short or enough:
+            unnoticed = min(limit, SHORT_READ_COST * rows_ms)
+            if tokens := self._best(shape_of, unnoticed, most, largest=True):
                 return Grant(tokens)
-        return self._on_credit(shape_of, target_ms, rows_ms, wanted, short)
+        if tokens := self._best(shape_of, limit, most):
+            took = self.cost.predict(shape_of(tokens))
+            if tokens == wanted or took - rows_ms >= self.config.prefill_min_share * took:
+                return Grant(tokens)
+        return self._on_credit(shape_of, target_ms, rows_ms, wanted)
 
-    def earned(self, target_ms: float, rows_ms: float, short: bool) -> float:
+    def earned(self, target_ms: float, rows_ms: float) -> float:
         """Credit that a step of rows alone saves for the prompts that wait.
 
         That is how much longer each step might be, were all of them alike.
         """
         share = self.config.prefill_min_share
-        minimum = rows_ms * share / (1.0 - share)
-        if short:
-            return max(minimum, (SHORT_READ_COST - 1.0) * rows_ms)
-        return max(minimum, target_ms - rows_ms)
+        return max(rows_ms * share / (1.0 - share), target_ms - rows_ms)
 
     def _on_credit(
-        self, shape_of: ShapeOf, target_ms: float, rows_ms: float, wanted: int, short: bool
+        self, shape_of: ShapeOf, target_ms: float, rows_ms: float, wanted: int
     ) -> Grant:
         limit = max(SPILL * max(target_ms, rows_ms), rows_ms + self.credit_ms * 0.5)
         tokens = self._best(shape_of, limit, self._ventured(shape_of(0), wanted))
@@ -127,7 +125,7 @@ class Pace:
         apart = self.cost.predict(shape_of(tokens)._replace(rows=0))
         # a memory that splits mixed batches computes an extra pass for them
         with_rows = took <= apart + 0.9 * rows_ms
-        cost = took - rows_ms - self.earned(target_ms, rows_ms, short) if with_rows else apart
+        cost = took - rows_ms - self.earned(target_ms, rows_ms) if with_rows else apart
         feasible = rows_ms < target_ms
         if cost > self.credit_ms and self.credit_ms < self._most_credit:
             return Grant(0, feasible=feasible)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from .admission import assign_slots
 from .config import SchedulingConfig
 from .cost import CostModel, Fixed, StepShape
-from .order import AGEING_TURN, FairShares, by_turns, count_turn, in_order
+from .order import AGEING_TURN, FairShares, by_turns, count_turn, first_due, in_order
 from .pace import Grant, Pace, ShapeOf
 from .plan import BatchClass, Piece, ReadPiece, RowPiece, StepPlan
 from .request import ScheduledRequest, Stage
@@ -112,7 +112,11 @@ class Scheduler:
             n_predict=n_predict,
             expected=min(expected, n_prompt - 1),
         )
-        self.shares.enter(tenant)
+        if self.shares.knows(tenant):
+            self.shares.enter(tenant)
+        else:
+            there = self._requests.values()
+            self.shares.enter(tenant, first_due(there, self.shares, self._ms_per_token()))
         self._n_submitted += 1
         self._requests[request_id] = request
         insort(self._queue, request, key=_order)
@@ -126,7 +130,7 @@ class Scheduler:
         waiting = [r for r in self._running if r.slot is None and not r.parked]
         if not waiting:
             return []
-        waiting.sort(key=lambda r: (not r.read, r.order))
+        waiting.sort(key=lambda r: (not r.read, -r.priority, r.order))
         free = self._free_slots()
         pairs = assign_slots(waiting, (), free)
         left = [r for r in waiting if r.read and all(r is not other for other, _ in pairs)]
@@ -521,9 +525,12 @@ class Scheduler:
     ) -> list[ScheduledRequest]:
         if self._upstream:
             return sorted(requests, key=lambda r: (-1 if r.slot is None else r.slot, r.order))
+        return in_order(requests, self.shares, self._ms_per_token(), ageing=ageing)
+
+    def _ms_per_token(self) -> float:
+        """Time to read a token of a prompt; 1 while nothing is known."""
         whole = self._shape((), self.limits.n_ubatch, 0)
-        ms_per_token = self.cost.predict(whole) / self.limits.n_ubatch or 1.0
-        return in_order(requests, self.shares, ms_per_token, ageing=ageing)
+        return self.cost.predict(whole) / self.limits.n_ubatch or 1.0
 
     def _runnable(self) -> list[ScheduledRequest]:
         return [r for r in self._running if not r.parked and r.pending and r.reach > 0]
@@ -559,7 +566,7 @@ class Scheduler:
         grant = self.pace.beside(shape_of, target, wanted, short)
         if grant.tokens:
             return grant, -grant.cost_ms
-        return grant, self.pace.earned(target, self.cost.predict(base), short)
+        return grant, self.pace.earned(target, self.cost.predict(base))
 
     def _whole_prompts(
         self, prompts: list[ScheduledRequest], tokens: int, shape_of: ShapeOf

@@ -108,6 +108,23 @@ def test_one_with_fifty_requests_does_not_hold_up_one_with_one() -> None:
     assert len(engine.finished) < 8
 
 
+def test_who_comes_to_a_tenant_that_lags_waits_for_few_of_its_requests() -> None:
+    """The agent is owed all the time that its queue had to wait; a person need not wait for that.
+    """
+    cost = machine_of(1.0, 1.0)
+    engine = FakeEngine(make_scheduler(1, 66, 64, budget=64, cost=cost), cost.predict)
+    engine.submit(40_000, 1, tenant="busy")
+    engine.step()
+    for _ in range(50):
+        engine.submit(400, 1, tenant="agent")
+    while engine.now_ms < 20_000.0:
+        engine.step()
+    person = engine.submit(400, 1, tenant="person")
+    while person in engine.jobs:
+        engine.step()
+    assert engine.finished.index(person) <= 3
+
+
 def test_rows_do_not_pay_for_the_prompts_that_are_read_beside_them() -> None:
     """At depth the pairs of a prompt's tokens make a step long: that is the prompt's own time."""
     cost = AnalyticCost(pass_ms=10.0, token_ms=0.1, attention_ms=1.0, n_ubatch=512)

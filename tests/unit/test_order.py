@@ -161,6 +161,19 @@ def test_who_comes_or_comes_back_starts_where_an_equal_share_would_have_led() ->
     assert shares.used("new") == 585.0, "nor is coming back a way to forget"
 
 
+def test_a_newcomer_comes_right_after_the_next_answer_of_one_who_lags_behind() -> None:
+    shares = FairShares()
+    shares.enter("busy")
+    shares.enter("batch")
+    shares.charge("busy", 40_000.0)
+    shares.enter("person", first_due=300.0)
+    assert shares.used("person") == 300.0, "not 20,000: all that the other has to catch up on"
+    shares.leave("person")
+    shares.charge("busy", 1000.0)
+    shares.enter("person", first_due=200.0)
+    assert shares.used("person") == 300.0, "coming back is no way to forget"
+
+
 def test_of_several_requests_the_last_to_end_leaves() -> None:
     shares = FairShares()
     shares.enter("a")

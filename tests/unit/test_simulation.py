@@ -40,7 +40,7 @@ def test_eight_agents_with_150k_tokens_do_not_keep_a_short_question_waiting(
 def test_the_simulator_plans_as_the_engine_does_when_fed_its_step_times() -> None:
     trace = [
         TraceRequest(arrival_s=0.0, n_prompt=n, n_output=out, hash_ids=(i,))
-        for i, (n, out) in enumerate([(150, 9), (12, 20), (70, 3), (33, 12), (5, 30), (90, 6)])
+        for i, (n, out) in enumerate([(150, 9), (12, 20), (70, 3), (33, 12), (5, 60), (90, 6)])
     ]
     engine = FakeEngine(n_ctx=4000, n_rows=3, n_batch=64, n_spare=2)
     plans, times = [], []
