@@ -130,7 +130,7 @@ class Scheduler:
         waiting = [r for r in self._running if r.slot is None and not r.parked]
         if not waiting:
             return []
-        waiting.sort(key=lambda r: (not r.read, -r.priority, r.order))
+        waiting = sorted(self._served(waiting), key=lambda r: not r.read)
         free = self._free_slots()
         pairs = assign_slots(waiting, (), free)
         left = [r for r in waiting if r.read and all(r is not other for other, _ in pairs)]

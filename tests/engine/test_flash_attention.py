@@ -63,8 +63,10 @@ def inputs(c: Case) -> tuple[Array, Array, Array, Array | None, Array | None]:
     return q.astype(np.float32), k.astype(np.float32), v.astype(np.float32), mask, sinks
 
 
-def by_ggml(c: Case) -> Array:
+def by_ggml(c: Case, tokens: slice = slice(None)) -> Array:
+    """The operation's result, for some of the tokens."""
     q, k, v, mask, sinks = inputs(c)
+    q, mask = q[:, :, tokens], None if mask is None else mask[:, :, tokens]
     graph = Graph(1 << 26)
     try:
         # tokens outside, heads inside, as in llama.cpp's cache
@@ -82,7 +84,7 @@ def by_ggml(c: Case) -> Array:
             sinks=None if sinks is None else graph.tensor(sinks),
         )
         graph.compute(result, c.threads)
-        once = graph.values(result, (c.streams, c.tokens, c.kv * c.group, c.value_size))
+        once = graph.values(result, (c.streams, q.shape[2], c.kv * c.group, c.value_size))
         graph.compute(result, c.threads)
         again = graph.values(result, once.shape)
         assert np.array_equal(once, again)
@@ -156,6 +158,16 @@ def tolerance(case: Case) -> float:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_flash_attention_is_attention(case: Case) -> None:
     assert np.abs(by_ggml(case) - by_definition(case)).max() < tolerance(case)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("chunk", [1, 2, 7, 64])
+def test_the_size_of_chunks_makes_no_difference_to_a_bit(chunk: int, threads: int) -> None:
+    whole = by_ggml(Case(100, 1500, seen=0.3))
+    part = Case(100, 1500, seen=0.3, threads=threads)
+    for start in range(0, 100, chunk):
+        piece = slice(start, start + chunk)
+        np.testing.assert_array_equal(by_ggml(part, piece), whole[:, piece])
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 40])

@@ -115,7 +115,8 @@ def test_tokens_of_the_last_step_can_be_taken_back(name: str, back: int) -> None
         got = c.feed(NEXT, start=len(HEAD) + kept)
         np.testing.assert_allclose(got, expected, rtol=0, atol=0.05)
         assert c.restore(state, 1)  # saving knows of it
-        np.testing.assert_array_equal(c.feed(NEXT, 1, len(HEAD) + kept), got)
+        again = c.feed(NEXT, 1, len(HEAD) + kept)  # from other cells: in another order of sums
+        np.testing.assert_allclose(again, got, rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("name", ROLLBACK[:-1])

@@ -361,3 +361,81 @@ def test_whatever_happens_each_stream_is_a_prefix_of_the_models_text(data):
         assert tokens == expected_tokens(prompt, len(tokens))
         ends = [e for e in engine.of(request_id) if isinstance(e, Done | Failed)]
         assert len(ends) == (request_id not in cancelled)
+
+
+# ---- the queue -----------------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
+    engine = FakeEngine(n_rows=1, n_spare=0, max_queue=2)
+    engine.submit(1, range(1, 60), n=30)
+    for _ in range(8):
+        engine.step()  # it writes, and steps have been measured
+    engine.submit(2, range(1, 20), n=4)
+    engine.submit(3, range(1, 20), n=4)
+    engine.submit(4, range(1, 20), n=4)
+    refused = engine.end(4)
+    assert isinstance(refused, Failed)
+    assert (refused.code, refused.error_type) == (429, "rate_limit_error")
+    assert refused.message == "the queue is full: 2 requests are waiting"
+    assert 1.0 <= refused.retry_after_s < 60.0
+    engine.run()
+    assert [len(engine.tokens(i)) for i in (1, 2, 3, 4)] == [30, 4, 4, 0]
+    engine.submit(5, range(1, 20), n=4)
+    engine.run()
+    assert len(engine.tokens(5)) == 4, "there is room again"
+
+
+def test_prompts_are_read_before_there_is_a_row_for_them() -> None:
+    engine = FakeEngine(n_ctx=4000, n_rows=1, n_spare=3, prefill_budget=16)
+    engine.submit(1, [1, *range(2, 12)], n=40)
+    while not engine.tokens(1):
+        engine.step()
+    for i in (2, 3, 4):
+        engine.submit(i, [i, *range(2, 40)], n=5)
+    before = engine.context.n_computed
+    while engine.tokens(1) != expected_tokens([1, *range(2, 12)], 40):
+        engine.step()
+    read = engine.context.n_computed - before - 39
+    assert read >= 3 * 38, "all but the last token of each was read meanwhile"
+    assert not any(engine.tokens(i) for i in (2, 3, 4))
+    start = engine.context.now
+    engine.step()
+    engine.step()
+    assert engine.tokens(2), "so its first token comes at once"
+    assert engine.context.now - start < 0.05
+    engine.run()
+    for i in (2, 3, 4):
+        assert engine.tokens(i) == expected_tokens([i, *range(2, 40)], 5)
+
+
+def test_prompts_that_leave_no_room_are_not_read_ahead() -> None:
+    engine = FakeEngine(n_ctx=100, n_rows=1, n_spare=3, prefill_budget=16)
+    engine.submit(1, [1, *range(2, 12)], n=50)
+    engine.step()
+    engine.submit(2, [2, *range(2, 80)], n=5)
+    while len(engine.tokens(1)) < 20:
+        engine.step()
+    assert engine.scheduler.request(2).computed == 0
+    engine.run()
+    assert engine.tokens(1) == expected_tokens([1, *range(2, 12)], 50)
+    assert engine.tokens(2) == expected_tokens([2, *range(2, 80)], 5)
+
+
+# ---- what clients are told -----------------------------------------------------------------------
+
+
+def test_who_waits_is_told_place_and_time_and_again_when_they_change() -> None:
+    engine = FakeEngine(n_rows=1, n_spare=0)
+    engine.submit(1, range(1, 60), n=60)
+    for _ in range(10):
+        engine.step()
+    engine.submit(2, range(1, 30), n=8)
+    engine.submit(3, range(1, 30), n=8)
+    engine.run()
+    told = {i: [e for e in engine.of(i) if isinstance(e, Queued)] for i in (2, 3)}
+    assert [e.position for e in told[2]][0] == 0 and [e.position for e in told[3]][0] == 1
+    assert told[3][-1].position in (-1, 0), "it moved up"
+    for i in (2, 3):
+        first = told[i][0]
+        assert 0 < first.low_ms <= first.predicted_ttft_ms <= first.high_ms

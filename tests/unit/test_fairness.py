@@ -125,6 +125,20 @@ def test_who_comes_to_a_tenant_that_lags_waits_for_few_of_its_requests() -> None
     assert engine.finished.index(person) <= 3
 
 
+def test_one_whose_many_prompts_were_read_ahead_does_not_get_all_the_rows() -> None:
+    cost = machine_of(10.0, 0.1)
+    scheduler = make_scheduler(1, 66, 64, budget=64, n_spare=12, cost=cost)
+    engine = FakeEngine(scheduler, cost.predict)
+    for _ in range(10):
+        engine.submit(40, 50, tenant="agent")
+    for _ in range(30):
+        engine.step()
+    person = engine.submit(40, 50, tenant="person")
+    while person in engine.jobs:
+        engine.step()
+    assert engine.finished.index(person) == 1, "after the answer that was being written"
+
+
 def test_rows_do_not_pay_for_the_prompts_that_are_read_beside_them() -> None:
     """At depth the pairs of a prompt's tokens make a step long: that is the prompt's own time."""
     cost = AnalyticCost(pass_ms=10.0, token_ms=0.1, attention_ms=1.0, n_ubatch=512)
