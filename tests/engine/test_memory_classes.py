@@ -197,14 +197,14 @@ def test_copies_share_cells_where_the_table_says(name: str) -> None:
             c.decode([(token, 200 + i, 0), (token, 200 + i, 1)])
 
 
-def test_saved_state_goes_on_exactly_in_another_sequence(name: str) -> None:
+def test_saved_state_goes_on_in_another_sequence(name: str) -> None:
     with RawContext(tiny_model(name)) as c:
         expected = fresh(c)
         c.feed(HEAD)
         state = c.save(0)
         c.remove(0)
         assert c.restore(state, 3)
-        np.testing.assert_array_equal(c.feed(NEXT, 3, len(HEAD)), expected)
+        assert_same(c.feed(NEXT, 3, len(HEAD)), expected)
 
 
 def test_saved_state_goes_on_beside_other_sequences(name: str) -> None:
@@ -240,7 +240,7 @@ def test_partial_state_brings_back_what_no_cut_can(name: str) -> None:
         c.feed(REST, start=len(HEAD))
         assert c.restore(partial, 0, PARTIAL)
         assert c.remove(0, len(HEAD))  # the rest of the memory is cut to the same length
-        np.testing.assert_array_equal(c.feed(NEXT, start=len(HEAD)), expected)
+        assert_same(c.feed(NEXT, start=len(HEAD)), expected)
 
 
 @models_where(lambda row: row.has_partial_state and row.can_copy_whole)

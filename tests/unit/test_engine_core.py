@@ -434,7 +434,7 @@ def test_who_waits_is_told_place_and_time_and_again_when_they_change() -> None:
     engine.submit(3, range(1, 30), n=8)
     engine.run()
     told = {i: [e for e in engine.of(i) if isinstance(e, Queued)] for i in (2, 3)}
-    assert [e.position for e in told[2]][0] == 0 and [e.position for e in told[3]][0] == 1
+    assert (told[2][0].position, told[3][0].position) == (0, 1)
     assert told[3][-1].position in (-1, 0), "it moved up"
     for i in (2, 3):
         first = told[i][0]
