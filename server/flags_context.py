@@ -94,7 +94,7 @@ CONTEXT: tuple[Flag, ...] = (
     ),
     flag(
         "-fa --flash-attn",
-        "flash attention: on, off or auto",
+        "flash attention: on, off or auto (on a CPU: as measured at the first start)",
         tristate,
         metavar="[on|off|auto]",
         env="LLAMA_ARG_FLASH_ATTN",

@@ -23,6 +23,7 @@ from .cost import CostModel, StepShape
 FIRST_CHUNK = 16  # prompt tokens beside rows before anything was measured
 GROWTH = 2  # how far beyond what was measured a chunk beside rows may go
 SHORT_READ_COST = 1.25  # a short read may make the rows' steps this much longer
+REST_STEPS = 2  # of rows alone before each step of a short read that lengthens them by more
 SPILL = 2.0  # a chunk that needs credit takes up to this many targets
 SHORTEST = 4  # tokens below which a chunk bought with credit is not worth its pass
 AS_QUICK = 0.98  # a larger chunk is taken where it reads nearly as quickly as any
@@ -86,7 +87,8 @@ class Pace:
 
         `shape_of(n)` is the step with n prompt tokens, `wanted` how many could be read, `short`
         whether all that reads is short. At most `wanted` tokens are granted, maybe none. A short
-        read of which not one token fits into the rows' steps is read as a long one.
+        read of which not one token fits into the rows' steps gets a step of its own now and then,
+        so that at least most gaps are as without it.
         """
         if self.config.prefill_budget:
             return Grant(min(self.config.prefill_budget, wanted))
@@ -100,18 +102,26 @@ class Pace:
             unnoticed = min(limit, SHORT_READ_COST * rows_ms)
             if tokens := self._best(shape_of, unnoticed, most, largest=True):
                 return Grant(tokens)
+            rest = REST_STEPS * rows_ms
+            tokens = self._best(shape_of, limit, most)
+            if tokens and self.credit_ms < 0.99 * rest:
+                return Grant(0)
+            if tokens:
+                return Grant(tokens, cost_ms=rest)
         if tokens := self._best(shape_of, limit, most):
             took = self.cost.predict(shape_of(tokens))
             if tokens == wanted or took - rows_ms >= self.config.prefill_min_share * took:
                 return Grant(tokens)
         return self._on_credit(shape_of, target_ms, rows_ms, wanted)
 
-    def earned(self, target_ms: float, rows_ms: float) -> float:
+    def earned(self, target_ms: float, rows_ms: float, short: bool) -> float:
         """Credit that a step of rows alone saves for the prompts that wait.
 
         That is how much longer each step might be, were all of them alike.
         """
         share = self.config.prefill_min_share
+        if short and rows_ms < target_ms:
+            return rows_ms
         return max(rows_ms * share / (1.0 - share), target_ms - rows_ms)
 
     def _on_credit(
@@ -125,7 +135,7 @@ class Pace:
         apart = self.cost.predict(shape_of(tokens)._replace(rows=0))
         # a memory that splits mixed batches computes an extra pass for them
         with_rows = took <= apart + 0.9 * rows_ms
-        cost = took - rows_ms - self.earned(target_ms, rows_ms) if with_rows else apart
+        cost = took - rows_ms - self.earned(target_ms, rows_ms, False) if with_rows else apart
         feasible = rows_ms < target_ms
         if cost > self.credit_ms and self.credit_ms < self._most_credit:
             return Grant(0, feasible=feasible)

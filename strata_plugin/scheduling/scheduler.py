@@ -566,7 +566,7 @@ class Scheduler:
         grant = self.pace.beside(shape_of, target, wanted, short)
         if grant.tokens:
             return grant, -grant.cost_ms
-        return grant, self.pace.earned(target, self.cost.predict(base))
+        return grant, self.pace.earned(target, self.cost.predict(base), short)
 
     def _whole_prompts(
         self, prompts: list[ScheduledRequest], tokens: int, shape_of: ShapeOf

@@ -101,7 +101,7 @@ def run(
             stream.largest_ms = max(stream.largest_ms, took)
             stream.n_read += grant.tokens
         else:
-            pace.settle(pace.earned(target_ms, rows_ms), 0.0)
+            pace.settle(pace.earned(target_ms, rows_ms, short), 0.0)
         if grant.with_rows:
             stream.gaps_ms.append(waited)
             waited = 0.0
@@ -187,7 +187,7 @@ def test_chunks_grow_step_by_step_beyond_what_was_measured(short: bool) -> None:
     for _ in range(60):
         grant = pace.beside(beside_row, 1000.0, 2047, short)
         rows_ms = model.predict(beside_row(0))
-        pace.settle(0.0 if grant.tokens else pace.earned(1000.0, rows_ms), grant.cost_ms)
+        pace.settle(0.0 if grant.tokens else pace.earned(1000.0, rows_ms, short), grant.cost_ms)
         assert grant.tokens <= 3 * max(sizes)  # of what counts as known, twice as many
         sizes.append(grant.tokens)
         model.observe(beside_row(grant.tokens), 10.0 + 0.01 * grant.tokens)
@@ -226,10 +226,10 @@ def test_a_short_read_lengthens_the_mean_gap_by_a_quarter_at_most(table: Table, 
     assert stream.n_read > 0
     if pace.cost.predict(beside_row(1)) <= 1.25 * rows_ms:
         assert stream.mean_ms <= 1.26 * rows_ms
-    else:  # not one token fits, however few
-        assert stream.mean_ms <= 151.0
+    else:  # not one token fits, however few: at least most gaps are as without it
+        assert sorted(stream.gaps_ms)[len(stream.gaps_ms) * 6 // 10] <= 1.01 * rows_ms
         long = run(make_pace(on_table(table, depth)), 150.0, wanted=64)
-        assert stream.n_read == long.n_read
+        assert 0.25 * long.n_read <= stream.n_read <= long.n_read
 
 
 def test_a_short_read_takes_the_largest_window_that_nobody_notices() -> None:
@@ -287,7 +287,7 @@ def test_where_mixed_steps_are_computed_as_two_the_rows_are_left_out_of_large_ch
     stream_grants = []
     for _ in range(200):
         grant = pace.beside(beside_row, 100.0, 10_000, False)
-        pace.settle(0.0 if grant.tokens else pace.earned(100.0, 120.0), grant.cost_ms)
+        pace.settle(0.0 if grant.tokens else pace.earned(100.0, 120.0, False), grant.cost_ms)
         stream_grants.append(grant)
     assert any(grant.tokens for grant in stream_grants)
     assert not any(grant.with_rows for grant in stream_grants if grant.tokens)
