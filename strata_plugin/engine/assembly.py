@@ -13,7 +13,7 @@ from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PrefixTraits
 from strata_plugin.runtime.attention import measurable, measure
 from strata_plugin.runtime.context import MAX_SEQUENCES, Context, ContextError
-from strata_plugin.runtime.devices import math_threads
+from strata_plugin.runtime.devices import thread_counts
 from strata_plugin.runtime.library import log_to_stderr
 from strata_plugin.runtime.memory_classes import (
     Cost,
@@ -146,8 +146,7 @@ def _with_attention(config: EngineConfig, model: Model, kept: CostFile) -> Conte
     if heads is None:
         return context
     if kept.attention is None:
-        threads = context.threads_batch if context.threads_batch > 0 else context.threads
-        threads = threads if threads > 0 else math_threads()
+        _, threads = thread_counts(context)
         kept.attention = measure(heads, model.n_layer, context.type_k, threads)
     times = kept.attention
     log.info(

@@ -56,12 +56,13 @@ class CostFile:
 
     def save(self) -> None:
         """Write it, whole or not at all; a disk that refuses costs a warning."""
-        if self._path is None or self._model is None or not self._model.n_shapes:
+        times, model = self.attention, self._model
+        learnt = model is not None and model.n_shapes > 0
+        if self._path is None or not (times or learnt):
             return
-        times = self.attention
         kept = {
-            "attention": None if times is None else [times.flash, times.plain],
-            "steps": self._model.saved(),
+            "attention": [times.flash, times.plain] if times else None,
+            "steps": model.saved() if model and learnt else None,
         }
         new = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:

@@ -8,8 +8,8 @@ written. With its layers on a GPU llama.cpp's own choice stands.
 
 from __future__ import annotations
 
-import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +25,6 @@ READ, READ_BESIDE = 128, 16  # tokens of a chunk, with nobody decoding and besid
 READ_PER_WRITTEN = 4  # tokens read for each that is written: long prompts, mostly cached
 ENOUGH_S = 0.1  # for one shape
 MOST_RUNS = 10
-
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Heads:
@@ -79,31 +76,34 @@ def heads(model: Model) -> Heads | None:
 
 def measure(heads: Heads, n_layers: int, dtype: str, n_threads: int, depth: int = DEPTH) -> Times:
     """Time both ways; takes about a second at most for usual heads on two cores."""
-    shapes = ((READ, depth, 0.5), (READ_BESIDE, depth, 0.5), (1, depth, 0.5), (1, 64, 0.5))
-    totals = {True: 0.0, False: 0.0}
-    for tokens, own, share in shapes:
-        weight = share * (READ_PER_WRITTEN / tokens if tokens > 1 else 1.0)
-        for flash in totals:
-            ms = _layer_ms(heads, dtype, n_threads, tokens, depth, own, flash=flash)
-            totals[flash] += ms * weight * n_layers
-    return Times(flash=totals[True], plain=totals[False])
+    rng = np.random.default_rng(0)
+    k = rng.standard_normal((1, heads.kv, depth, heads.key_size), np.float32)
+    v = rng.standard_normal((1, heads.kv, depth, heads.value_size), np.float32)
+    flash = plain = 0.0
+    # tokens that see so many of the cells, and what part of the turn such steps are
+    for tokens, own, share in (
+        (READ, depth, 0.5), (READ_BESIDE, depth, 0.5), (1, depth, 0.5), (1, 64, 0.5),
+    ):  # fmt: skip
+        q = rng.standard_normal((1, heads.query, tokens, heads.key_size), np.float32)
+        mask = np.full((1, 1, tokens, depth), -np.inf, np.float32)
+        mask[..., :own] = 0.0
+        weight = n_layers * share * (READ_PER_WRITTEN / tokens if tokens > 1 else 1.0)
+        flash += weight * _layer_ms(_flash, q, k, v, mask, dtype, n_threads)
+        plain += weight * _layer_ms(_plain, q, k, v, mask, dtype, n_threads)
+    return Times(flash=flash, plain=plain)
+
+
+Array = NDArray[np.float32]
+Attend = Callable[[Graph, Array, Array, Array, Array, str], Tensor]
 
 
 def _layer_ms(
-    heads: Heads, dtype: str, n_threads: int, tokens: int, cells: int, own: int, *, flash: bool
+    attend: Attend, q: Array, k: Array, v: Array, mask: Array, dtype: str, n_threads: int
 ) -> float:
-    """One layer's attention of `tokens` that see `own` of the cells: the quickest of a few runs."""
-    rng = np.random.default_rng(0)
-    sizes = heads.key_size + heads.value_size
-    per_token = heads.query * (2 * sizes + 3 * cells) + cells
-    graph = Graph(4 * (per_token * tokens + 2 * heads.kv * sizes * cells))
+    """One layer's attention, (1, heads, tokens or cells, size) each: the quickest of a few runs."""
+    scores = q.shape[1] * mask.size
+    graph = Graph(4 * (3 * scores + 4 * q.size + 2 * (k.size + v.size) + mask.size))
     try:
-        q = rng.standard_normal((1, heads.query, tokens, heads.key_size), np.float32)
-        k = rng.standard_normal((1, heads.kv, cells, heads.key_size), np.float32)
-        v = rng.standard_normal((1, heads.kv, cells, heads.value_size), np.float32)
-        mask = np.full((1, 1, tokens, cells), -np.inf, np.float32)
-        mask[..., :own] = 0.0
-        attend = _flash if flash else _plain
         result = attend(graph, q, k, v, mask, dtype)
         graph.compute(result, n_threads)  # not timed: memory is touched for the first time
         best, spent, runs = float("inf"), 0.0, 0
@@ -115,9 +115,6 @@ def _layer_ms(
         return best * 1e3
     finally:
         graph.close()
-
-
-Array = NDArray[np.float32]
 
 
 def _flash(graph: Graph, q: Array, k: Array, v: Array, mask: Array, dtype: str) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import ContextConfig
-from .devices import ThreadPools, math_threads
+from .devices import ThreadPools, thread_counts
 from .errors import StateError
 from .library import llama
 from .model import Model
@@ -117,8 +117,7 @@ class Context:
     ) -> None:
         if not 1 <= n_seq_max <= MAX_SEQUENCES:
             raise ContextError(f"number of sequences must be 1..{MAX_SEQUENCES}, got {n_seq_max}")
-        threads = config.threads if config.threads > 0 else math_threads()
-        batch_threads = config.threads_batch if config.threads_batch > 0 else threads
+        threads, batch_threads = thread_counts(config)
         params = llama.llama_context_default_params()
         params.n_ctx = config.n_ctx
         params.n_batch = config.n_batch

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .config import ModelConfig
-from .library import ggml_library, llama
+from .config import ContextConfig, ModelConfig
+from .library import declare, ggml_library, llama
 
 GGML_MAX_N_THREADS = 512
 _CPU_DEVICE, _ACCELERATOR = 0, 3  # enum ggml_backend_dev_type; the latter helps the CPU: BLAS, AMX
@@ -29,29 +29,31 @@ class _ThreadpoolParams(ctypes.Structure):
     )
 
 
+_OWN: dict[str, tuple[Any, list[Any]]] = {
+    "ggml_backend_dev_count": (ctypes.c_size_t, []),
+    "ggml_backend_dev_get": (ctypes.c_void_p, [ctypes.c_size_t]),
+    "ggml_backend_dev_by_type": (ctypes.c_void_p, [ctypes.c_int]),
+}
+_BASE: dict[str, tuple[Any, list[Any]]] = {
+    "ggml_backend_dev_name": (ctypes.c_char_p, [ctypes.c_void_p]),
+    "ggml_backend_dev_description": (ctypes.c_char_p, [ctypes.c_void_p]),
+    "ggml_backend_dev_type": (ctypes.c_int, [ctypes.c_void_p]),
+    "ggml_backend_dev_buffer_type": (ctypes.c_void_p, [ctypes.c_void_p]),
+    "ggml_backend_buft_name": (ctypes.c_char_p, [ctypes.c_void_p]),
+    "ggml_backend_dev_backend_reg": (ctypes.c_void_p, [ctypes.c_void_p]),
+    "ggml_backend_reg_get_proc_address": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]),
+    "ggml_threadpool_params_init": (None, [ctypes.POINTER(_ThreadpoolParams), ctypes.c_int]),
+}
+
+
 @cache
 def _ggml() -> ctypes.CDLL:
     lib = ggml_library("ggml")
+    declare(lib, _OWN)
     base = ggml_library("ggml-base")
-    lib.ggml_backend_dev_count.restype = ctypes.c_size_t
-    lib.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
-    lib.ggml_backend_dev_get.restype = ctypes.c_void_p
-    lib.ggml_backend_dev_by_type.argtypes = [ctypes.c_int]
-    lib.ggml_backend_dev_by_type.restype = ctypes.c_void_p
-    for name, args, result in (
-        ("ggml_backend_dev_name", [ctypes.c_void_p], ctypes.c_char_p),
-        ("ggml_backend_dev_description", [ctypes.c_void_p], ctypes.c_char_p),
-        ("ggml_backend_dev_type", [ctypes.c_void_p], ctypes.c_int),
-        ("ggml_backend_dev_buffer_type", [ctypes.c_void_p], ctypes.c_void_p),
-        ("ggml_backend_buft_name", [ctypes.c_void_p], ctypes.c_char_p),
-        ("ggml_backend_dev_backend_reg", [ctypes.c_void_p], ctypes.c_void_p),
-        ("ggml_backend_reg_get_proc_address", [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_void_p),
-        ("ggml_threadpool_params_init", [ctypes.POINTER(_ThreadpoolParams), ctypes.c_int], None),
-    ):
-        function = getattr(base, name)
-        function.argtypes = args
-        function.restype = result
-        setattr(lib, name, function)
+    declare(base, _BASE)
+    for name in _BASE:
+        setattr(lib, name, getattr(base, name))
     return lib
 
 
@@ -103,6 +105,12 @@ def math_threads() -> int:
         except OSError:  # offline cores have no topology
             continue
     return len(siblings) or os.cpu_count() or 1
+
+
+def thread_counts(config: ContextConfig) -> tuple[int, int]:
+    """Threads for generating and for reading prompts."""
+    threads = config.threads if config.threads > 0 else math_threads()
+    return threads, config.threads_batch if config.threads_batch > 0 else threads
 
 
 class ThreadPools:

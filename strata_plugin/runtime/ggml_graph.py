@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .library import ggml_library
+from .library import declare, ggml_library
 
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8}  # enum ggml_type
 _TENSOR_BYTES = 512  # ggml's own book-keeping for one tensor, rounded up
@@ -44,39 +44,43 @@ class _Plan(ctypes.Structure):
     )
 
 
+_POINTER, _LONG, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_BASE: dict[str, tuple[Any, list[Any]]] = {
+    "ggml_init": (_POINTER, [_InitParams]),
+    "ggml_free": (None, [_POINTER]),
+    "ggml_get_data": (_POINTER, [_POINTER]),
+    "ggml_new_tensor_4d": (_POINTER, [_POINTER, ctypes.c_int, *[_LONG] * 4]),
+    "ggml_permute": (_POINTER, [_POINTER, _POINTER, *[ctypes.c_int] * 4]),
+    "ggml_cont": (_POINTER, [_POINTER, _POINTER]),
+    "ggml_mul_mat": (_POINTER, [_POINTER] * 3),
+    "ggml_soft_max_ext": (_POINTER, [*[_POINTER] * 3, _REAL, _REAL]),
+    "ggml_flash_attn_ext": (_POINTER, [*[_POINTER] * 5, _REAL, _REAL, _REAL]),
+    "ggml_flash_attn_ext_add_sinks": (None, [_POINTER] * 2),
+    "ggml_new_graph": (_POINTER, [_POINTER]),
+    "ggml_build_forward_expand": (None, [_POINTER] * 2),
+    "ggml_quantize_chunk": (
+        ctypes.c_size_t,
+        [ctypes.c_int, _POINTER, _POINTER, _LONG, _LONG, _LONG, _POINTER],
+    ),
+}
+_CPU: dict[str, tuple[Any, list[Any]]] = {
+    "ggml_cpu_init": (None, []),
+    "ggml_graph_plan": (_Plan, [_POINTER, ctypes.c_int, _POINTER]),
+    "ggml_graph_compute": (ctypes.c_int, [_POINTER, ctypes.POINTER(_Plan)]),
+}
+
+
 @cache
 def _base() -> ctypes.CDLL:
     lib = ggml_library("ggml-base")
-    pointer, long, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-    for name, result, args in (
-        ("ggml_init", pointer, [_InitParams]),
-        ("ggml_free", None, [pointer]),
-        ("ggml_get_data", pointer, [pointer]),
-        ("ggml_new_tensor_4d", pointer, [pointer, ctypes.c_int, long, long, long, long]),
-        ("ggml_permute", pointer, [pointer, pointer, *[ctypes.c_int] * 4]),
-        ("ggml_cont", pointer, [pointer, pointer]),
-        ("ggml_mul_mat", pointer, [pointer] * 3),
-        ("ggml_soft_max_ext", pointer, [pointer] * 3 + [real] * 2),
-        ("ggml_flash_attn_ext", pointer, [pointer] * 5 + [real] * 3),
-        ("ggml_flash_attn_ext_add_sinks", None, [pointer] * 2),
-        ("ggml_new_graph", pointer, [pointer]),
-        ("ggml_build_forward_expand", None, [pointer] * 2),
-        ("ggml_quantize_chunk", ctypes.c_size_t,
-         [ctypes.c_int, pointer, pointer, long, long, long, pointer]),
-    ):  # fmt: skip
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, args
+    declare(lib, _BASE)
     return lib
 
 
 @cache
 def _cpu() -> ctypes.CDLL:
     lib = ggml_library("ggml-cpu")
-    pointer = ctypes.c_void_p
-    lib.ggml_graph_plan.restype = _Plan
-    lib.ggml_graph_plan.argtypes = [pointer, ctypes.c_int, pointer]
-    lib.ggml_graph_compute.restype = ctypes.c_int
-    lib.ggml_graph_compute.argtypes = [pointer, ctypes.POINTER(_Plan)]
+    declare(lib, _CPU)
     lib.ggml_cpu_init()
     return lib
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import llama_cpp
 from llama_cpp import llama_cpp as llama
 
-__all__ = ["ggml_library", "init_backend", "lib_dir", "llama", "log_to_stderr"]
+__all__ = ["declare", "ggml_library", "init_backend", "lib_dir", "llama", "log_to_stderr"]
 
 LogSink = Callable[[int, str], None]
 
@@ -36,6 +36,13 @@ def ggml_library(name: str = "ggml") -> ctypes.CDLL:
     """One of ggml's own libraries (`ggml`, `ggml-base`, `ggml-cpu`), already loaded by libllama."""
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     return ctypes.CDLL(str(lib_dir() / f"lib{name}{suffix}"))
+
+
+def declare(lib: ctypes.CDLL, functions: Mapping[str, tuple[Any, Sequence[Any]]]) -> None:
+    """Give a library's functions their C types: name to (result, arguments)."""
+    for name, (result, arguments) in functions.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
 
 
 _log_callback: Any = None  # ctypes callbacks must outlive their use in C

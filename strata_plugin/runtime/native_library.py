@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from .library import lib_dir
+from .library import declare, lib_dir
 
 API_VERSION = 1
 
@@ -172,9 +172,7 @@ def library() -> Any:
             f"The patched llama.cpp build is out of date (its API has version {version}, needed is"
             f" {API_VERSION}): run python -m strata_plugin.build again."
         )
-    for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
+    declare(lib, _FUNCTIONS)
     return lib
 
 

@@ -35,13 +35,14 @@ ShapeOf = Callable[[int], StepShape]
 class Grant(NamedTuple):
     """Prompt tokens for one step. `with_rows`: False means that this step leaves the rows out.
 
-    `feasible` says whether the target can be met, `cost_ms` is charged against the credit.
+    `feasible` says whether the target can be met. The step adds `credit_ms` to the credit or, if
+    that is below 0, spends it.
     """
 
     tokens: int
     with_rows: bool = True
     feasible: bool = True
-    cost_ms: float = 0.0
+    credit_ms: float = 0.0
 
 
 @dataclass
@@ -102,27 +103,16 @@ class Pace:
             unnoticed = min(limit, SHORT_READ_COST * rows_ms)
             if tokens := self._best(shape_of, unnoticed, most, largest=True):
                 return Grant(tokens)
+        tokens = self._best(shape_of, limit, most)
+        if tokens and short:
             rest = REST_STEPS * rows_ms
-            tokens = self._best(shape_of, limit, most)
-            if tokens and self.credit_ms < 0.99 * rest:
-                return Grant(0)
-            if tokens:
-                return Grant(tokens, cost_ms=rest)
-        if tokens := self._best(shape_of, limit, most):
+            rested = self.credit_ms >= 0.99 * rest
+            return Grant(tokens, credit_ms=-rest) if rested else Grant(0, credit_ms=rows_ms)
+        if tokens:
             took = self.cost.predict(shape_of(tokens))
             if tokens == wanted or took - rows_ms >= self.config.prefill_min_share * took:
                 return Grant(tokens)
         return self._on_credit(shape_of, target_ms, rows_ms, wanted)
-
-    def earned(self, target_ms: float, rows_ms: float, short: bool) -> float:
-        """Credit that a step of rows alone saves for the prompts that wait.
-
-        That is how much longer each step might be, were all of them alike.
-        """
-        share = self.config.prefill_min_share
-        if short and rows_ms < target_ms:
-            return rows_ms
-        return max(rows_ms * share / (1.0 - share), target_ms - rows_ms)
 
     def _on_credit(
         self, shape_of: ShapeOf, target_ms: float, rows_ms: float, wanted: int
@@ -135,16 +125,18 @@ class Pace:
         apart = self.cost.predict(shape_of(tokens)._replace(rows=0))
         # a memory that splits mixed batches computes an extra pass for them
         with_rows = took <= apart + 0.9 * rows_ms
-        cost = took - rows_ms - self.earned(target_ms, rows_ms, False) if with_rows else apart
+        # what a step of rows alone saves: how much longer each might be, were all of them alike
+        share = self.config.prefill_min_share
+        earned = max(rows_ms * share / (1.0 - share), target_ms - rows_ms)
+        cost = took - rows_ms - earned if with_rows else apart
         feasible = rows_ms < target_ms
         if cost > self.credit_ms and self.credit_ms < self._most_credit:
-            return Grant(0, feasible=feasible)
-        return Grant(tokens, with_rows, feasible, max(cost, 0.0))
+            return Grant(0, feasible=feasible, credit_ms=earned)
+        return Grant(tokens, with_rows, feasible, -max(cost, 0.0))
 
-    def settle(self, earned_ms: float, spent_ms: float) -> None:
-        """Book a step: what it saved for prompts that had to wait, what it spent of that."""
-        credit = max(self.credit_ms + earned_ms - spent_ms, 0.0)
-        self.credit_ms = min(credit, self._most_credit)
+    def settle(self, credit_ms: float) -> None:
+        """Book a step: what it saved for prompts that had to wait or, below 0, spent of that."""
+        self.credit_ms = min(max(self.credit_ms + credit_ms, 0.0), self._most_credit)
 
     # ---- inside ----------------------------------------------------------------------------------
 

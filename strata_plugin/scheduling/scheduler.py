@@ -124,8 +124,8 @@ class Scheduler:
     def seats(self) -> list[tuple[int, int]]:
         """Pairs (request id, slot) of requests that are read without a row and are to get one now.
 
-        Free slots first. One that has been read takes the slot of the reader with the most left,
-        who reads on without.
+        Free slots first, to those read already, by fair shares. One that has been read takes the
+        slot of the reader with the most left, who reads on without.
         """
         waiting = [r for r in self._running if r.slot is None and not r.parked]
         if not waiting:
@@ -283,8 +283,8 @@ class Scheduler:
         credit, left = 0.0, 0
         if prompts:
             prompts = self._in_order(prompts)
-            grant, credit = self._grant(rows, prompts)
-            left = grant.tokens
+            grant = self._grant(rows, prompts)
+            credit, left = grant.credit_ms, grant.tokens
             if not grant.with_rows:
                 rows = []
         pieces: list[Piece] = [RowPiece(r.request_id, r.computed, 1) for r in rows]
@@ -540,13 +540,11 @@ class Scheduler:
         pairs = sum(r.computed for r in rows) + n * (depth + n / 2)
         return StepShape(len(rows), n, self.cells() + len(rows) + n, pairs)
 
-    def _grant(
-        self, rows: list[ScheduledRequest], prompts: list[ScheduledRequest]
-    ) -> tuple[Grant, float]:
-        """Prompt tokens for the step, and the credit that it saves (or, negative, spends)."""
+    def _grant(self, rows: list[ScheduledRequest], prompts: list[ScheduledRequest]) -> Grant:
+        """Prompt tokens for the step."""
         room = self.limits.n_batch - len(rows)
         if self._upstream:
-            return Grant(room), 0.0
+            return Grant(room)
         base, depth = self._shape(rows, 0, 0), prompts[0].computed
 
         def shape_of(n: int) -> StepShape:
@@ -555,18 +553,15 @@ class Scheduler:
 
         if not rows:
             tokens = min(self.pace.alone(shape_of), room)
-            return Grant(self._whole_prompts(prompts, tokens, shape_of)), 0.0
+            return Grant(self._whole_prompts(prompts, tokens, shape_of))
         if self._turns.forced:
             if not self._turns.reads_next:
-                return Grant(0), 0.0
+                return Grant(0)
             without = self.pace.alone(lambda n: shape_of(n)._replace(rows=0))
-            return Grant(min(without, self.limits.n_batch), with_rows=False), 0.0
+            return Grant(min(without, self.limits.n_batch), with_rows=False)
         wanted = min(room, sum(r.reach for r in prompts))
         target, short = self.target_ms(rows), all(r.short for r in prompts)
-        grant = self.pace.beside(shape_of, target, wanted, short)
-        if grant.tokens:
-            return grant, -grant.cost_ms
-        return grant, self.pace.earned(target, self.cost.predict(base), short)
+        return self.pace.beside(shape_of, target, wanted, short)
 
     def _whole_prompts(
         self, prompts: list[ScheduledRequest], tokens: int, shape_of: ShapeOf
@@ -611,7 +606,7 @@ class Scheduler:
         """Book turns and credit between the rows and prompts that could be computed."""
         if rows and prompts:
             self._turns.settle(read=read)
-            self.pace.settle(max(plan.credit_ms, 0.0), max(-plan.credit_ms, 0.0))
+            self.pace.settle(plan.credit_ms)
         elif not prompts:
             self._turns.reset()
             self.pace.credit_ms = 0.0

@@ -211,7 +211,7 @@ def test_the_quicker_way_is_chosen() -> None:
     assert Times(flash=2.0, plain=1.0).choice == "off"
 
 
-def test_the_plain_way_that_is_timed_computes_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plain_way_that_is_timed_computes_attention() -> None:
     case = Case(5, 130)
     q, k, v, mask, _ = inputs(case)
     assert mask is not None

@@ -46,6 +46,16 @@ def test_the_first_start_is_silent(path: Path, caplog: pytest.LogCaptureFixture)
     assert not path.exists()
 
 
+def test_attention_is_timed_once_even_if_nobody_asks_anything(path: Path) -> None:
+    file = CostFile(str(path))
+    file.cost_model(512)
+    file.attention = Times(flash=3.0, plain=2.0)
+    file.save()
+    again = CostFile(str(path))
+    assert again.attention == Times(flash=3.0, plain=2.0)
+    assert again.cost_model(512).n_shapes == 0
+
+
 def test_without_a_path_nothing_is_kept() -> None:
     file = CostFile("")
     file.cost_model(512).observe(SHAPE, 1.0)

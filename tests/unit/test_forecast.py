@@ -115,12 +115,17 @@ def test_with_lengths_as_expected_predictions_come_true() -> None:
     assert off[len(off) * 9 // 10] <= 0.25
 
 
-def test_the_writers_unknown_rest_is_taken_from_answers_seen() -> None:
-    engine = engine_of(n_rows=1, n_spare=0)
-    engine.submit(100, 200)
-    while not engine.jobs[1].n_sampled:
+def behind_a_writer(n_spare: int, n_prompt: int, n_out: int) -> tuple[FakeEngine, int]:
+    """One who writes in the only row, and the number of one who waits."""
+    engine = engine_of(n_rows=1, n_spare=n_spare)
+    writer = engine.submit(n_prompt, n_out)
+    while not engine.jobs[writer].n_sampled:
         engine.step()
-    second = engine.submit(100, 5)
+    return engine, engine.submit(n_prompt, 5)
+
+
+def test_the_writers_unknown_rest_is_taken_from_answers_seen() -> None:
+    engine, second = behind_a_writer(0, 100, 200)
     soon = first_tokens(engine.scheduler, lengths_of(20))[second]
     late = first_tokens(engine.scheduler, lengths_of(200))[second]
     assert late - soon == pytest.approx(180 * COST.pass_ms, rel=0.05)
@@ -135,11 +140,7 @@ def test_a_queue_beyond_what_is_looked_at_is_still_told_a_time() -> None:
 
 
 def test_cells_that_are_short_delay_those_who_would_be_read_ahead() -> None:
-    engine = engine_of(n_rows=1, n_spare=4)
-    engine.submit(1000, 400)
-    while not engine.jobs[1].n_sampled:
-        engine.step()
-    second = engine.submit(1000, 5)
+    engine, second = behind_a_writer(4, 1000, 400)
     plenty = first_tokens(engine.scheduler, lengths_of(400))[second]
     scarce = first_tokens(engine.scheduler, lengths_of(400), 1500)[second]
     assert plenty <= scarce

@@ -95,13 +95,11 @@ def run(
         shape = shape_of(grant.tokens)
         took = pace.cost.predict(shape if grant.with_rows else shape._replace(rows=0))
         waited += took
+        pace.settle(grant.credit_ms)
         if grant.tokens:
-            pace.settle(0.0, grant.cost_ms)
             stream.reading_ms += took - (rows_ms if grant.with_rows else 0.0)
             stream.largest_ms = max(stream.largest_ms, took)
             stream.n_read += grant.tokens
-        else:
-            pace.settle(pace.earned(target_ms, rows_ms, short), 0.0)
         if grant.with_rows:
             stream.gaps_ms.append(waited)
             waited = 0.0
@@ -186,8 +184,7 @@ def test_chunks_grow_step_by_step_beyond_what_was_measured(short: bool) -> None:
     sizes = [FIRST_CHUNK]
     for _ in range(60):
         grant = pace.beside(beside_row, 1000.0, 2047, short)
-        rows_ms = model.predict(beside_row(0))
-        pace.settle(0.0 if grant.tokens else pace.earned(1000.0, rows_ms, short), grant.cost_ms)
+        pace.settle(grant.credit_ms)
         assert grant.tokens <= 3 * max(sizes)  # of what counts as known, twice as many
         sizes.append(grant.tokens)
         model.observe(beside_row(grant.tokens), 10.0 + 0.01 * grant.tokens)
@@ -232,11 +229,19 @@ def test_a_short_read_lengthens_the_mean_gap_by_a_quarter_at_most(table: Table, 
         assert 0.25 * long.n_read <= stream.n_read <= long.n_read
 
 
+def test_a_short_read_too_dear_for_the_target_waits_no_longer_than_a_long_one() -> None:
+    """Not one token fits the target beside rows that meet it easily."""
+    machine = Known(lambda shape: 17.0 * bool(shape.rows) + 200.0 * shape.prompt_tokens)
+    short = run(make_pace(machine), 150.0, wanted=64, short=True)
+    long = run(make_pace(machine), 150.0, wanted=64)
+    assert short.n_read == long.n_read > 0
+
+
 def test_a_short_read_takes_the_largest_window_that_nobody_notices() -> None:
     pace = make_pace(Known(lambda shape: 40.0 + 0.5 * shape.prompt_tokens))
     grant = pace.beside(beside_row, 150.0, 64, True)
     assert grant.tokens == 16
-    assert grant.cost_ms == 0.0
+    assert grant.credit_ms == 0.0
     assert pace.beside(beside_row, 150.0, 7, True).tokens == 7
     assert pace.beside(beside_row, 150.0, 64, False).tokens == 64
 
@@ -287,7 +292,7 @@ def test_where_mixed_steps_are_computed_as_two_the_rows_are_left_out_of_large_ch
     stream_grants = []
     for _ in range(200):
         grant = pace.beside(beside_row, 100.0, 10_000, False)
-        pace.settle(0.0 if grant.tokens else pace.earned(100.0, 120.0, False), grant.cost_ms)
+        pace.settle(grant.credit_ms)
         stream_grants.append(grant)
     assert any(grant.tokens for grant in stream_grants)
     assert not any(grant.with_rows for grant in stream_grants if grant.tokens)
@@ -296,9 +301,9 @@ def test_where_mixed_steps_are_computed_as_two_the_rows_are_left_out_of_large_ch
 def test_credit_is_bounded_both_ways() -> None:
     pace = make_pace(Known(lambda shape: 1.0), itl_slo_ms=150.0, prefill_quantum_ms=500.0)
     for _ in range(10_000):
-        pace.settle(100.0, 0.0)
+        pace.settle(100.0)
     assert pace.credit_ms == MOST_CREDIT * 500.0
-    pace.settle(0.0, 1e9)
+    pace.settle(-1e9)
     assert pace.credit_ms == 0.0
 
 
