@@ -3,7 +3,10 @@ takes."""
 
 from __future__ import annotations
 
-from .flag import Flag, Reader, Status, choice, file_path, flag, integer, number
+import re
+
+from .flag import Flag, Reader, Status, choice, file_path, flag, integer, names, number
+from .settings import PriorityLimits
 
 OURS = Status.OURS
 BIG = 1 << 31
@@ -38,6 +41,24 @@ def count_or_auto(value: str) -> int:
     if found < 1:
         raise ValueError(f"must be at least 1, or auto; got {value}")
     return found
+
+
+def priority_limits(value: str) -> PriorityLimits:
+    """N, NAME=N or several of them with commas between: for all, for one key, by its name."""
+    read: Reader = integer(0, BIG - 1)
+    others: int | None = None
+    of_key: dict[str, int] = {}
+    for item in names(value) or ("",):
+        name, given, number_of_it = item.rpartition("=")
+        if not given and others is None:
+            others = read(item)
+        elif not re.fullmatch(r"key-[1-9][0-9]{0,8}", name):
+            raise ValueError(f"expected N or key-1=N, key-2=N, ...; got '{item}'")
+        elif name in of_key:
+            raise ValueError(f"{name} is there twice")
+        else:
+            of_key[name] = read(number_of_it)
+    return PriorityLimits(others or 0, of_key)
 
 
 def path_or_none(value: str) -> str:
@@ -147,11 +168,12 @@ SCHEDULING: tuple[Flag, ...] = (
     flag(
         "--max-priority",
         "highest priority that a request may ask for with the field priority; those below 0 are "
-        "always allowed",
-        integer(0, BIG - 1),
+        "always allowed. 0,key-2=5 allows more to the second API key alone",
+        priority_limits,
         metavar="N",
         env="STRATA_MAX_PRIORITY",
-        default=0,
+        default=PriorityLimits(),
+        shown="0",
         status=OURS,
     ),
     flag(

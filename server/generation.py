@@ -93,7 +93,7 @@ async def open_generation(service: Service, kind: Kind, body: bytes, caller: Cal
     """Parse and check `body`, then queue its choices. Raises `ApiError`; then nothing has been
     queued.
     """
-    highest = service.settings.max_priority
+    highest = service.settings.max_priority.highest(caller.tenant)
     prepared = await service.native_call(service.frontend.prepare, int(kind), body, size=len(body))
     urgency = Urgency()
     if mentions_urgency(body):

@@ -14,7 +14,7 @@ from .flags import Parsed, UsageError
 from .flags_model import CPU_EXPERTS
 from .flags_sampling import FIELDS
 from .model_file import ModelFile
-from .settings import ServerSettings
+from .settings import PriorityLimits, ServerSettings
 
 AUTO_SLOTS = 4
 CELL_UNIT = 256  # llama.cpp makes contexts a multiple of this
@@ -220,9 +220,17 @@ def _unescaped(value: str) -> str:
     return re.sub(r"\\(x[0-9a-fA-F]{2}|[nrt'\"\\])", one, value)
 
 
+def _max_priority(limits: PriorityLimits, n_keys: int) -> PriorityLimits:
+    for name in limits.of_key:
+        if int(name.removeprefix("key-")) > n_keys:
+            raise UsageError(f"--max-priority: there is no {name}, only {n_keys} API keys")
+    return limits
+
+
 def server_settings(parsed: Parsed, model: ModelFile) -> ServerSettings:
     """What the HTTP process works with."""
     aliases = tuple(sorted(set(parsed["alias"]))) or (model.name,)
+    api_keys = (*parsed["api_key"], *parsed["api_key_file"])
     return ServerSettings(
         model_path=model.path,
         model_name=aliases[0],
@@ -231,7 +239,7 @@ def server_settings(parsed: Parsed, model: ModelFile) -> ServerSettings:
         hosts=parsed["host"],
         port=parsed["port"],
         reuse_port=parsed["reuse_port"],
-        api_keys=(*parsed["api_key"], *parsed["api_key_file"]),
+        api_keys=api_keys,
         api_prefix=parsed["api_prefix"],
         cors_origins=parsed["cors_origins"],
         cors_methods=parsed["cors_methods"],
@@ -239,7 +247,7 @@ def server_settings(parsed: Parsed, model: ModelFile) -> ServerSettings:
         cors_credentials=parsed["cors_credentials"],
         timeout=parsed["timeout"],
         max_prompt_tokens=parsed["max_prompt_tokens"],
-        max_priority=parsed["max_priority"],
+        max_priority=_max_priority(parsed["max_priority"], len(api_keys)),
         ui=parsed["ui"],
         use_jinja=parsed["jinja"],
         endpoint_slots=parsed["slots"],

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PriorityLimits:
+    """The highest priority that a request may ask for, by the key it came with."""
+
+    others: int = 0
+    of_key: Mapping[str, int] = field(default_factory=dict)  # by name: key-1, key-2, ...
+
+    def highest(self, tenant: str) -> int:
+        """What the key named `tenant` may ask for; "" where the server wants no key."""
+        return self.of_key.get(tenant, self.others)
 
 
 @dataclass(frozen=True)
@@ -24,7 +37,7 @@ class ServerSettings:
     cors_credentials: bool = True
     timeout: int = 3600  # seconds that a client may take to send its body
     max_prompt_tokens: int = 0  # 0: only the context size bounds a prompt
-    max_priority: int = 0  # highest that a request may ask for
+    max_priority: PriorityLimits = PriorityLimits()
     ui: bool = True
     use_jinja: bool = True
     endpoint_slots: bool = True

@@ -12,7 +12,7 @@ from .errors import ApiError
 
 FIELDS = {
     "priority": "whole number, 0 by default: higher goes first, before all fairness. Below 0 is "
-    "always allowed, above 0 as far as `--max-priority` says",
+    "always allowed, above 0 as far as `--max-priority` says, for all keys or for single ones",
     "itl_slo_ms": "milliseconds, above 0: the longest time between two of this request's tokens "
     "that reading other prompts should cause, instead of `--itl-slo-ms`",
 }
@@ -62,7 +62,7 @@ def _priority(value: Any, highest: int) -> int:
     if value > highest:
         raise ApiError(
             f"priority: {value} is above the highest that this server allows "
-            f"({highest}, --max-priority)"
+            f"to this client ({highest}, --max-priority)"
         )
     return value
 

@@ -19,6 +19,7 @@ from strata_server.flags import UsageError, parse
 from strata_server.flags_scheduling import SCHEDULING
 from strata_server.model_file import ModelFile
 from strata_server.options import engine_config, server_settings
+from strata_server.settings import PriorityLimits
 
 MODEL = ModelFile("/m.gguf", "m")
 HOME = {"XDG_CACHE_HOME": "/c"}
@@ -62,8 +63,17 @@ def test_each_flag_reaches_the_scheduler_from_both_sides(
 def test_flags_of_the_http_process_reach_it() -> None:
     parsed = parse(["--max-priority", "5", "--max-prompt-tokens", "9"], {})
     settings = server_settings(parsed, MODEL)
-    assert (settings.max_priority, settings.max_prompt_tokens) == (5, 9)
-    assert server_settings(parse([], {}), MODEL).max_priority == 0
+    assert (settings.max_priority, settings.max_prompt_tokens) == (PriorityLimits(5), 9)
+    assert server_settings(parse([], {}), MODEL).max_priority == PriorityLimits(0)
+
+
+def test_priorities_may_be_limited_for_each_key() -> None:
+    keys = ["--api-key", "a,b,c"]
+    parsed = parse([*keys, "--max-priority", "1, key-2=5,key-3=0"], {})
+    limits = server_settings(parsed, MODEL).max_priority
+    assert [limits.highest(name) for name in ("key-1", "key-2", "key-3", "")] == [1, 5, 0, 1]
+    with pytest.raises(UsageError, match="there is no key-4, only 3 API keys"):
+        server_settings(parse([*keys, "--max-priority", "key-4=1"], {}), MODEL)
 
 
 def test_all_are_marked_as_ours_and_have_an_environment_name() -> None:
@@ -75,6 +85,13 @@ def test_all_are_marked_as_ours_and_have_an_environment_name() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (["--max-priority", "-1"], "--max-priority: must be at least 0, got -1"),
+        (["--max-priority", ""], "--max-priority: expected a whole number, got ''"),
+        (["--max-priority", "1,2"], "--max-priority: expected N or key-1=N, key-2=N, ...; got '2'"),
+        (["--max-priority", "bob=2"], "--max-priority: expected N or key-1=N, key-2=N, ...; got"),
+        (["--max-priority", "key-0=2"], "--max-priority: expected N or key-1=N, key-2=N, ...; got"),
+        (["--max-priority", "key-1=x"], "--max-priority: expected a whole number, got 'x'"),
+        (["--max-priority", "key-1=1,key-1=2"], "--max-priority: key-1 is there twice"),
         (["--itl-slo-ms", "0"], "--itl-slo-ms: must be above 0, got 0"),
         (["--itl-slo-ms", "-20"], "--itl-slo-ms: must be above 0, got -20"),
         (["--itl-slo-ms", "nan"], "--itl-slo-ms: expected a finite number, got 'nan'"),

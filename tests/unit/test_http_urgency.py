@@ -10,6 +10,7 @@ from strata_plugin.engine.messages import Submit
 from strata_server.auth import KeyRing
 from strata_server.caller import client_name
 from strata_server.errors import ApiError
+from strata_server.settings import PriorityLimits
 from strata_server.urgency import Urgency, mentions_urgency, read_urgency
 from tests.unit.fake_backend import FakeEngine, fake_service, says
 from tests.unit.http_server import run, serving
@@ -39,7 +40,7 @@ def post(path: str, request: Any, headers: Any = None, **settings: Any) -> tuple
 @pytest.mark.parametrize(("path", "request_", "dialect"), ROUTES)
 def test_all_dialects_have_the_fields(path: str, request_: Any, dialect: str) -> None:
     wanted = {**request_, "priority": 3, "itl_slo_ms": 75.5, "n": 2, "stream": True}
-    reply, submitted = post(path, wanted, max_priority=3)
+    reply, submitted = post(path, wanted, max_priority=PriorityLimits(3))
     assert reply.status_code == 200
     assert [(r.priority, r.itl_slo_ms, r.dialect) for r in submitted] == [(3, 75.5, dialect)] * 2
 
@@ -56,9 +57,23 @@ def test_low_priorities_are_always_allowed_and_high_ones_as_the_flag_says() -> N
     assert submitted == []
     assert reply.json()["error"] == {
         "code": 400,
-        "message": "priority: 1 is above the highest that this server allows (0, --max-priority)",
+        "message": "priority: 1 is above the highest that this server allows to this client "
+        "(0, --max-priority)",
         "type": "invalid_request_error",
     }
+
+
+def test_a_key_may_have_a_limit_of_its_own() -> None:
+    limits = PriorityLimits(0, {"key-2": 5})
+    for key, status in (("a", 400), ("b", 200)):
+        reply, submitted = post(
+            "/completion",
+            {"prompt": "a", "priority": 5},
+            {"Authorization": f"Bearer {key}"},
+            api_keys=("a", "b"),
+            max_priority=limits,
+        )
+        assert (reply.status_code, [r.priority for r in submitted]) == (status, [5] * (key == "b"))
 
 
 @pytest.mark.parametrize("stream", ["true", "false"])
@@ -88,7 +103,7 @@ def test_values_that_cannot_be_used_are_refused_before_anything_is_queued(
     field: str, stream: str
 ) -> None:
     content = b'{"prompt": "abc", "stream": %s, %s}' % (stream.encode(), field.encode())
-    reply, submitted = post("/completion", content, max_priority=9)
+    reply, submitted = post("/completion", content, max_priority=PriorityLimits(9))
     error = reply.json()["error"]
     assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
     assert "priority" in error["message"] or "itl_slo_ms" in error["message"]
