@@ -297,7 +297,7 @@ class LearnedCost:
             weight = min(1.0, bucket.n / self._NEAR)
             total, count = sums.get(i, (0.0, 0.0))
             sums[i] = (total + weight * bucket.residual, count + weight)
-        self._by_tokens = {i: total / count for i, (total, count) in sums.items() if count}
+        self._by_tokens = {i: total / max(1.0, count) for i, (total, count) in sums.items()}
 
     def _correct(self, bucket: _Bucket) -> None:
         bucket.residual = bucket.log_ms - log(max(self._fitted(bucket.features), 1e-3))

@@ -97,13 +97,10 @@ class Pace:
         rows_ms = self.cost.predict(rows)
         if rows_ms <= 0.0:  # nothing is known
             return Grant(min(FIRST_CHUNK, wanted))
+        if short and (grant := self.unnoticed(shape_of, target_ms, wanted)).tokens:
+            return grant
         limit = target_ms * exp(-0.5 * self.cost.spread(rows))
-        most = self._ventured(rows, wanted)
-        if short:
-            unnoticed = min(limit, SHORT_READ_COST * rows_ms)
-            if tokens := self._best(shape_of, unnoticed, most, largest=True):
-                return Grant(tokens)
-        tokens = self._best(shape_of, limit, most)
+        tokens = self._best(shape_of, limit, self._ventured(rows, wanted))
         if tokens and short:
             rest = REST_STEPS * rows_ms
             rested = self.credit_ms >= 0.99 * rest
@@ -113,6 +110,18 @@ class Pace:
             if tokens == wanted or took - rows_ms >= self.config.prefill_min_share * took:
                 return Grant(tokens)
         return self._on_credit(shape_of, target_ms, rows_ms, wanted)
+
+    def unnoticed(self, shape_of: ShapeOf, target_ms: float, wanted: int) -> Grant:
+        """As many prompt tokens as the rows' steps take with hardly any delay, maybe none."""
+        if self.config.prefill_budget:
+            return Grant(min(self.config.prefill_budget, wanted))
+        rows = shape_of(0)
+        limit = min(
+            target_ms * exp(-0.5 * self.cost.spread(rows)),
+            SHORT_READ_COST * self.cost.predict(rows),
+        )
+        most = self._ventured(rows, wanted)
+        return Grant(self._best(shape_of, limit, most, largest=True))
 
     def _on_credit(
         self, shape_of: ShapeOf, target_ms: float, rows_ms: float, wanted: int

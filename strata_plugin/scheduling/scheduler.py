@@ -560,7 +560,13 @@ class Scheduler:
             without = self.pace.alone(lambda n: shape_of(n)._replace(rows=0))
             return Grant(min(without, self.limits.n_batch), with_rows=False)
         wanted = min(room, sum(r.reach for r in prompts))
-        target, short = self.target_ms(rows), all(r.short for r in prompts)
+        target = self.target_ms(rows)
+        if all(r.slot is None for r in prompts):
+            # none could write yet: what delays the rows delays the one that ends as well
+            return self.pace.unnoticed(shape_of, target, wanted)
+        # where as many could write at once as do, sparing those costs more than it saves
+        able = min(len(prompts), self.limits.n_rows - len(rows))
+        short = able < len(rows) and all(r.short for r in prompts)
         return self.pace.beside(shape_of, target, wanted, short)
 
     def _whole_prompts(
