@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class BatchClass:
+class BatchClass(NamedTuple):
     """What llama.cpp cannot mix in one batch. Equal classes may share a step."""
 
     kind: str = "plain"  # plain | embedding
