@@ -13,6 +13,7 @@ from bench.scenario import Measurement, ScenarioError
 from bench.servers import Server
 from bench.streams import completion
 
+SETTLE_POLL_S = 2.5
 SETTLE_S = 120.0  # a server still at work that long after all clients left is stuck
 _POLL_S = 0.05
 
@@ -79,18 +80,25 @@ class Scene:
         properties = await self.ask("/props")
         return int(properties["default_generation_settings"]["n_ctx"])
 
-    async def until_busy(self, count: int, timeout_s: float) -> float:
+    async def until_busy(self, count: int, timeout_s: float, poll_s: float = _POLL_S) -> float:
         """Wait until exactly `count` slots work; seconds waited, `timeout_s` if they never do."""
         began = time.perf_counter()
         while (waited := time.perf_counter() - began) < timeout_s:
             if await self.busy_slots() == count:
                 return time.perf_counter() - began
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(poll_s)
         return min(waited, timeout_s)
 
     async def settle(self) -> None:
-        """Wait until no slot works any more; raises after `SETTLE_S`."""
-        if await self.until_busy(0, SETTLE_S) >= SETTLE_S:
+        """Wait until no slot works any more; raises after `SETTLE_S`.
+
+        After a while with pauses, since llama-server looks for clients that left only after a second
+        in which nobody, who asks for its slots included, got an answer.
+        """
+        if await self.until_busy(0, SETTLE_POLL_S) < SETTLE_POLL_S:
+            return
+        await asyncio.sleep(SETTLE_POLL_S)
+        if await self.until_busy(0, SETTLE_S, SETTLE_POLL_S) >= SETTLE_S:
             raise ScenarioError(f"{self.server.name} still works {SETTLE_S:g} s after all left")
 
 
