@@ -92,7 +92,7 @@ class Scene:
     async def settle(self) -> None:
         """Wait until no slot works any more; raises after `SETTLE_S`.
 
-        After a while with pauses, since llama-server looks for clients that left only after a second
+        After a while with pauses: llama-server looks for clients that left only after a second
         in which nobody, who asks for its slots included, got an answer.
         """
         if await self.until_busy(0, SETTLE_POLL_S) < SETTLE_POLL_S:

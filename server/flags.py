@@ -11,6 +11,7 @@ from typing import Any
 
 from .flag import FALSE, TRUE, Flag, Status, boolean
 from .flags_absent import ABSENT, REMOVED
+from .flags_cache import CACHE
 from .flags_chat import CHAT
 from .flags_context import CONTEXT
 from .flags_model import MODEL
@@ -22,6 +23,7 @@ GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
     ("Model", MODEL),
     ("Context and speed", CONTEXT),
     ("Scheduling", SCHEDULING),
+    ("Prefix cache", CACHE),
     ("Sampling defaults", SAMPLING),
     ("Chat", CHAT),
     ("Server", SERVER),

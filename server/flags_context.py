@@ -190,8 +190,8 @@ CONTEXT: tuple[Flag, ...] = (
     ),
     flag(
         "-cram --cache-ram",
-        "MiB of RAM for requests that are parked while others need their place; -1: no limit, "
-        "0: recompute them",
+        "MiB of RAM for states outside the KV cache: conversations that others pushed out, and "
+        "parked requests, which go before; -1: no limit, 0: they are computed again",
         integer(-1, BIG),
         metavar="N",
         env="LLAMA_ARG_CACHE_RAM",

@@ -36,6 +36,8 @@ def engine_config(
         frontend=frontend_config(parsed, settings),
         scheduling=scheduling_config(parsed, model, environ),
         park_bytes=NO_LIMIT if cache_ram < 0 else cache_ram << 20,
+        block_tokens=parsed["block_tokens"],
+        cache_shared=parsed["cache_shared"],
         verbosity=0 if settings.log_disable else settings.verbosity,
     )
 

@@ -11,6 +11,7 @@ from itertools import count
 
 import numpy as np
 
+from .keys import Key
 from .parking import RamParkingLot, Reservation
 from .tokens import Tokens, common_prefix
 from .traits import PrefixTraits
@@ -30,6 +31,7 @@ class IdleMatch:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
+    root: Key
     tokens: Tokens
     n_bytes: int
     pos_min: int  # smallest position that the state holds, for memory with a window
@@ -64,20 +66,28 @@ class IdleStates:
             self._drop(next(iter(self._held)))
         return reservation
 
-    def covers(self, tokens: Tokens) -> bool:
+    def covers(self, root: Key, tokens: Tokens) -> bool:
         """Whether a stored state serves wherever one of `tokens` would."""
-        return any(self._replaces(held.tokens, tokens) for held in self._held.values())
+        return any(
+            held.root == root and self._replaces(held.tokens, tokens)
+            for held in self._held.values()
+        )
 
     def keep(
-        self, reservation: Reservation, tokens: Tokens, data: bytearray, pos_min: int = 0
+        self,
+        reservation: Reservation,
+        root: Key,
+        tokens: Tokens,
+        data: bytearray,
+        pos_min: int = 0,
     ) -> None:
         """Store the state of `tokens`; shorter ones that it replaces are dropped."""
         for key, held in list(self._held.items()):
-            if self._replaces(tokens, held.tokens):
+            if held.root == root and self._replaces(tokens, held.tokens):
                 self._drop(key)
         key = next(self._keys)
         self._lot.commit(reservation, key, data, len(tokens))
-        self._held[key] = _Held(tokens.copy(), len(data), pos_min)
+        self._held[key] = _Held(root, tokens.copy(), len(data), pos_min)
         self._n_bytes += len(data)
 
     def _replaces(self, longer: Tokens, shorter: Tokens) -> bool:
@@ -89,9 +99,10 @@ class IdleStates:
         return bool(np.array_equal(longer[:n], shorter))
 
     def longest(
-        self, tokens: Tokens, limit: int, window_rule: WindowRule | None = None
+        self, root: Key, tokens: Tokens, limit: int, window_rule: WindowRule | None = None
     ) -> IdleMatch | None:
-        """The state that shares most with `tokens`, of at most `limit` tokens; None when none does.
+        """The state under `root` that shares most with `tokens`, of at most `limit` tokens; None
+        when none does.
 
         Where states can't be cut, or a window does not cover the cut, only one that is a prefix as
         a whole counts.
@@ -99,7 +110,7 @@ class IdleStates:
         best: IdleMatch | None = None
         for key, held in self._held.items():
             n_held = len(held.tokens)
-            if held.tokens[0] != tokens[0]:
+            if held.root != root or held.tokens[0] != tokens[0]:
                 continue
             reuse = min(common_prefix(held.tokens, tokens), limit)
             if not reuse or not _serves(n_held, reuse):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from strata_plugin.checkpoints.blocks import BlockStore
 from strata_plugin.checkpoints.idle import WindowRule
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PrefixTraits
@@ -30,8 +31,10 @@ from strata_plugin.runtime.native import (
     Sampler,
     memory_class_name,
 )
+from strata_plugin.scheduling.cost import reading_ms
 from strata_plugin.scheduling.scheduler import Limits, Scheduler
 
+from .block_states import BlockStates
 from .config import ContextConfig, EngineConfig
 from .core import EngineCore
 from .cost_file import CostFile
@@ -79,11 +82,25 @@ class LoadedEngine:
         if c.warmup:
             context.warmup()
         self.frontend = Frontend(model.handle, {**config.frontend, "templates": False})
+        cost = self._cost_file.cost_model(context.n_ubatch)
+        lot = RamParkingLot(config.park_bytes)
+        traits = _traits(memory)
+        blocks, n_seqs = None, context.n_seq_max
+        if traits.every_prefix and traits.can_copy_prefix and n_seqs > c.n_parallel:
+            n_seqs -= 1  # the last one is where states pass through
+            blocks = BlockStates(
+                context,
+                BlockStore(lot, config.block_tokens),
+                n_seqs,
+                recompute_ms=lambda start, n: reading_ms(cost, start, n),
+                clock=clock,
+            )
         self.sequences = Sequences(
             context,
-            RamParkingLot(config.park_bytes),
-            n_seqs=context.n_seq_max,
-            traits=_traits(memory),
+            lot,
+            n_seqs=n_seqs,
+            traits=traits,
+            blocks=blocks,
             window_rule=_window_rule(memory, model.n_swa),
             survives_failed_step=memory.survives_failed_step,
             copy_pins_window=memory.copy_pins_window,
@@ -94,16 +111,17 @@ class LoadedEngine:
             n_rows=c.n_parallel,
             n_batch=context.n_batch,
             n_ubatch=context.n_ubatch,
-            n_spare=0 if own_context else (context.n_seq_max - c.n_parallel) // 2,
+            n_spare=0 if own_context else (n_seqs - c.n_parallel) // 2,
         )
         n_ctx_slot = min(c.n_ctx_slot or context.n_ctx_seq, context.n_ctx_seq, model.n_ctx_train)
         self.core = EngineCore(
             context,
-            Scheduler(limits, config.scheduling, self._cost_file.cost_model(context.n_ubatch)),
+            Scheduler(limits, config.scheduling, cost),
             self.sequences,
             clock=clock,
             n_ctx_slot=n_ctx_slot,
             eog_tokens=model.eog_tokens,
+            cache_shared=config.cache_shared,
             debug=config.debug,
         )
         self.ready = Ready(

@@ -21,7 +21,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     context: ContextConfig = ContextConfig()
     frontend: dict[str, Any] = msgspec.field(default_factory=dict)
     scheduling: SchedulingConfig = SchedulingConfig()
-    park_bytes: int = 8192 << 20  # RAM for parked sequences; 0: recompute instead
+    park_bytes: int = 8192 << 20  # RAM for states outside the KV cache; 0: recompute instead
+    block_tokens: int = 256  # of a block of states
+    cache_shared: bool = False  # all tenants may reuse each other's states
     verbosity: int = 3  # llama.cpp's log threshold as in --verbosity
     debug: bool = False  # check_integrity after each step
 

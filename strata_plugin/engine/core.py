@@ -5,10 +5,12 @@ Every message out is a value appended to `events`; the caller sends a step's as 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
 
+from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.checkpoints.resident import AllSequencesBusy
 from strata_plugin.observe.metrics import EngineMetrics
 from strata_plugin.scheduling.plan import BatchClass, RowPiece, StepPlan
@@ -53,8 +55,10 @@ class EngineCore:
         clock: Callable[[], float],
         n_ctx_slot: int,
         eog_tokens: frozenset[int],
+        cache_shared: bool = False,
         debug: bool = False,
     ) -> None:
+        self._cache_shared = cache_shared
         self.events: list[Frozen] = []
         self.flush: Callable[[], None] = _keep  # sends `events` before the step's book-keeping
         self.metrics = EngineMetrics()
@@ -77,7 +81,7 @@ class EngineCore:
     def submit(self, submit: Submit, sampler: SamplerPort) -> None:
         """Queue a request. What can't be served is answered with `Failed` at once."""
         now = self._clock()
-        generation = Generation(submit, sampler, now, self._n_ctx_slot)
+        generation = Generation(submit, sampler, now, self._n_ctx_slot, self._root(submit))
         if not 0 < generation.n_prompt < self._n_ctx_slot:
             message = (
                 f"request of {generation.n_prompt} prompt tokens does not fit into a context of"
@@ -105,10 +109,17 @@ class EngineCore:
             priority=submit.priority,
             itl_slo_ms=submit.itl_slo_ms,
             n_predict=submit.n_predict,
-            expected=self._sequences.known_prefix(generation.tokens, generation.reuse_limit),
+            expected=self._sequences.known_prefix(
+                generation.tokens, generation.reuse_limit, generation.root
+            ),
         )
         self._generations[submit.request_id] = generation
         self._outlook.changed()
+
+    def _root(self, submit: Submit) -> Key:
+        """Under which a request's states are kept: all that changes them, and whose they are."""
+        whose = "" if self._cache_shared else submit.tenant
+        return namespace({"tenant": whose, "lora": json.dumps(submit.lora)})
 
     def cancel(self, request_id: int) -> None:
         """Forget a request; what it computed stays as a prefix. Unknown ids are over already."""
@@ -204,7 +215,9 @@ class EngineCore:
     def _start(self, request_id: int, slot: int | None) -> bool:
         generation = self._generations[request_id]
         try:
-            found = self._sequences.start(generation.tokens, reuse_limit=generation.reuse_limit)
+            found = self._sequences.start(
+                generation.tokens, reuse_limit=generation.reuse_limit, root=generation.root
+            )
         except AllSequencesBusy:
             return False  # there are more sequences than rows, so one comes free
         generation.seq_id, reuse = found

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from strata_plugin.checkpoints.keys import Key
+
 from .messages import Queued, Submit, Timings
 from .ports import SamplerPort, Tokens
 from .text import Limits, TextAssembler
@@ -15,9 +17,12 @@ from .text import Limits, TextAssembler
 class Generation:
     """State of one request. Times are seconds on the engine's clock."""
 
-    def __init__(self, submit: Submit, sampler: SamplerPort, now: float, n_ctx: int) -> None:
+    def __init__(
+        self, submit: Submit, sampler: SamplerPort, now: float, n_ctx: int, root: Key
+    ) -> None:
         self.submit = submit
         self.sampler = sampler
+        self.root = root  # under which what it computes may be reused
         prompt = np.frombuffer(submit.prompt, "<i4")
         self.n_prompt = len(prompt)
         room = self.n_prompt + max(16, min(submit.n_predict, 4096))

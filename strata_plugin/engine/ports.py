@@ -40,8 +40,10 @@ class ContextPort(Protocol):
     def remove(self, seq_id: int, start: int = 0) -> bool:
         """Drop a sequence's tokens from position `start` on; False where it can't be cut."""
 
-    def copy(self, source: int, target: int, n: int | None = None) -> None:
-        """Share the first n tokens (None: all) of `source` with the empty `target`."""
+    def copy(self, source: int, target: int, n: int | None = None, start: int = 0) -> None:
+        """Share the tokens [start, n) (None: all) of `source` with `target`, which ends where they
+        begin, or is empty.
+        """
 
     def own_window(self, seq_id: int) -> None:
         """Give a copied sequence window cells of its own; shared ones would never be freed."""

@@ -119,7 +119,9 @@ class Recovery:
         if not force and not self._sequences.room_for(generation.known + UNPARK_MARGIN):
             return
         try:
-            seq_id, held = self._sequences.unpark(generation.request_id, generation.tokens)
+            seq_id, held = self._sequences.unpark(
+                generation.request_id, generation.tokens, generation.root
+            )
         except AllSequencesBusy:
             return
         generation.seq_id = seq_id

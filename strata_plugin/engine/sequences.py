@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 
 from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
+from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.checkpoints.parking import RamParkingLot, Reservation
-from strata_plugin.checkpoints.resident import AllSequencesBusy, ResidentSet
+from strata_plugin.checkpoints.resident import AllSequencesBusy, Placement, ResidentSet
 from strata_plugin.checkpoints.traits import PrefixTraits
 from strata_plugin.runtime.errors import StateError
 
+from .block_states import BlockStates
 from .ports import ContextPort, Tokens
 
 # A finished sequence slows down all others while it lies in the KV cache, since attention scans its
 # cells, too. One that is quickly copied leaves when the next request comes; a large one stays until
 # its cells are needed.
 CHEAP_STATE = 256 << 20  # bytes
+ANYBODY = namespace({})
 RESTORE_GAIN = 16  # tokens that a state in RAM must be ahead of what is resident
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,7 @@ class Sequences:
         survives_failed_step: bool = True,
         copy_pins_window: bool = False,
         has_cells: bool = True,
+        blocks: BlockStates | None = None,
     ) -> None:
         self._context = context
         self._lot = lot
@@ -47,32 +51,48 @@ class Sequences:
         self._survives_failed_step = survives_failed_step
         self._copy_pins_window = copy_pins_window
         self._has_cells = has_cells
-        self._idle = IdleStates(lot, traits)
+        self._idle = IdleStates(lot, traits)  # where states don't come in blocks
+        self._blocks = blocks
+        self._roots: dict[int, Key] = {}  # by sequence: who may use what it holds
 
     # -- a request's sequence --------------------------------------------------------------------
 
-    def start(self, tokens: Tokens, *, reuse_limit: int) -> tuple[int, int]:
+    def start(
+        self, tokens: Tokens, *, reuse_limit: int, root: Key = ANYBODY
+    ) -> tuple[int, int]:
         """A sequence for `tokens` and how many of them it holds already (at most `reuse_limit`).
 
-        Raises `AllSequencesBusy`.
+        Only what was computed under the same `root` is reused. Raises `AllSequencesBusy`.
         """
-        resident = self._resident.place(tokens, limit=reuse_limit, usable=self._usable).reuse
-        match = self._idle.longest(tokens, reuse_limit, self._window_rule) if reuse_limit else None
-        if match is not None and match.reuse > resident + RESTORE_GAIN:
-            seq_id = self._restored(tokens, match)
-            if seq_id is not None:
-                return seq_id, match.reuse
-        return self._placed(tokens, reuse_limit)
+        resident = self._place(tokens, reuse_limit, root).reuse
+        if self._blocks is not None and reuse_limit:
+            blocks = self._blocks.find(root, tokens, reuse_limit, resident)
+            if blocks is not None and blocks.reuse > resident + RESTORE_GAIN:
+                with self._blocks.store.pinned(blocks):
+                    seq_id, held = self._placed(tokens, reuse_limit, root)
+                    loaded = self._blocks.load(seq_id, blocks, held, self.evict_one)
+                self._resident.extend(seq_id, tokens[held:loaded])
+                return seq_id, loaded
+        elif reuse_limit:
+            match = self._idle.longest(root, tokens, reuse_limit, self._window_rule)
+            if match is not None and match.reuse > resident + RESTORE_GAIN:
+                restored = self._restored(tokens, match, root)
+                if restored is not None:
+                    return restored, match.reuse
+        return self._placed(tokens, reuse_limit, root)
 
-    def known_prefix(self, tokens: Tokens, limit: int) -> int:
+    def known_prefix(self, tokens: Tokens, limit: int, root: Key = ANYBODY) -> int:
         """How many of `tokens` (at most `limit`) would not have to be computed now."""
         if not limit:
             return 0
         try:
-            resident = self._resident.place(tokens, limit=limit, usable=self._usable).reuse
+            resident = self._place(tokens, limit, root).reuse
         except AllSequencesBusy:
             resident = 0
-        match = self._idle.longest(tokens, limit, self._window_rule)
+        if self._blocks is not None:
+            blocks = self._blocks.find(root, tokens, limit, resident)
+            return blocks.reuse if blocks is not None else resident
+        match = self._idle.longest(root, tokens, limit, self._window_rule)
         return max(resident, match.reuse if match is not None else 0)
 
     @property
@@ -86,9 +106,16 @@ class Sequences:
         """Cells of the KV cache; 0 where tokens take up none."""
         return self._context.n_ctx if self._has_cells else 0
 
-    def _placed(self, tokens: Tokens, reuse_limit: int) -> tuple[int, int]:
+    def _place(self, tokens: Tokens, limit: int, root: Key) -> Placement:
+        return self._resident.place(
+            tokens,
+            limit=limit,
+            usable=lambda seq_id, n: self._roots.get(seq_id) == root and self._usable(seq_id, n),
+        )
+
+    def _placed(self, tokens: Tokens, reuse_limit: int, root: Key) -> tuple[int, int]:
         """As `start`, from what lies in the KV cache."""
-        placement = self._resident.place(tokens, limit=reuse_limit, usable=self._usable)
+        placement = self._place(tokens, reuse_limit, root)
         for seq_id in placement.evict:
             self._retire(seq_id)
         seq_id, reuse = placement.seq_id, placement.reuse
@@ -108,12 +135,13 @@ class Sequences:
         else:
             self._context.remove(seq_id)
         self._resident.begin(seq_id, tokens[:reuse], placement.source)
+        self._roots[seq_id] = root
         return seq_id, reuse
 
-    def _restored(self, tokens: Tokens, match: IdleMatch) -> int | None:
+    def _restored(self, tokens: Tokens, match: IdleMatch, root: Key) -> int | None:
         """A sequence that holds the first `match.reuse` tokens, from RAM; None if that fails."""
         data = self._idle.read(match.key)  # before room is made, which may drop it
-        seq_id, _ = self._placed(tokens, 0)
+        seq_id, _ = self._placed(tokens, 0, root)
         if self._load(seq_id, data) and self._cut_to(seq_id, match.n_tokens, match.reuse):
             self._resident.extend(seq_id, tokens[: match.reuse])
             return seq_id
@@ -170,8 +198,10 @@ class Sequences:
 
     def _keep(self, seq_id: int) -> bool:
         """Have the state of an idle sequence in RAM; False where there is no room for it."""
-        tokens = self._resident.tokens(seq_id)
-        if self._idle.covers(tokens):
+        tokens, root = self._resident.tokens(seq_id), self._roots[seq_id]
+        if self._blocks is not None:
+            return self._blocks.keep(seq_id, root, tokens)
+        if self._idle.covers(root, tokens):
             return True
         reservation = self._idle.reserve(self._context.state_size(seq_id))
         if reservation is None:
@@ -180,7 +210,7 @@ class Sequences:
         if state is None:
             return False
         pos_min = self._context.position_range(seq_id)[0]
-        self._idle.keep(reservation, tokens, state, pos_min)
+        self._idle.keep(reservation, root, tokens, state, pos_min)
         return True
 
     def _forget(self, seq_id: int) -> None:
@@ -223,24 +253,27 @@ class Sequences:
     def park(self, request_id: int, seq_id: int) -> None:
         """Move a sequence out of the KV cache, its state into the lot if that has room."""
         n = self._resident.n_tokens(seq_id)
-        reservation = self._idle.reserve(self._context.state_size(seq_id)) if n else None
+        make_room = self._blocks.store.make_room if self._blocks else self._idle.reserve
+        reservation = make_room(self._context.state_size(seq_id)) if n else None
         state = self._saved(seq_id, reservation) if reservation is not None else None
         if reservation is not None and state is not None:
             self._lot.commit(reservation, request_id, state, n)
         self._forget(seq_id)
 
-    def unpark(self, request_id: int, tokens: Tokens) -> tuple[int, int]:
+    def unpark(
+        self, request_id: int, tokens: Tokens, root: Key = ANYBODY
+    ) -> tuple[int, int]:
         """A sequence for a parked request and how many of its `tokens` it holds.
 
         The state is loaded back; where it was not kept or does not fit any more, the longest known
         prefix serves. Raises `AllSequencesBusy` (the state stays in the lot then).
         """
         reuse_limit = len(tokens) - 1
-        probe = self._resident.place(tokens, limit=reuse_limit, usable=self._usable)
+        probe = self._place(tokens, reuse_limit, root)
         state = self._lot.take(request_id)
         if state is None or probe.reuse >= state.n_tokens:
-            return self.start(tokens, reuse_limit=reuse_limit)
-        seq_id, _ = self._placed(tokens, 0)
+            return self.start(tokens, reuse_limit=reuse_limit, root=root)
+        seq_id, _ = self._placed(tokens, 0, root)
         data = state.data if isinstance(state.data, bytearray) else bytearray(state.data)
         if not self._load(seq_id, data):
             return seq_id, 0
@@ -264,6 +297,8 @@ class Sequences:
         """Raise AssertionError when the book and the KV cache disagree."""
         self._resident.check_integrity()
         self._idle.check_integrity()
+        if self._blocks is not None:
+            self._blocks.store.check_integrity()
         for seq_id in range(self._resident.n_seqs):
             last = self._context.position_range(seq_id)[1]
             held = self._resident.n_tokens(seq_id)

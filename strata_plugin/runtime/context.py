@@ -220,13 +220,14 @@ class Context:
         """Drop positions [start, end) of a sequence; False where this memory can't be cut there."""
         return bool(llama.llama_memory_seq_rm(self._memory, seq_id, start if start > 0 else -1, -1))
 
-    def copy(self, source: int, target: int, n: int | None = None) -> None:
-        """Give `target` (empty) the first `n` positions of `source`; None: the whole sequence.
+    def copy(self, source: int, target: int, n: int | None = None, start: int = 0) -> None:
+        """Give `target`, which is empty or ends at `start`, the positions [start, n) of `source`;
+        None: the whole sequence.
 
         Attention cells are shared, not copied.
         """
-        end = -1 if n is None else n
-        llama.llama_memory_seq_cp(self._memory, source, target, -1 if n is None else 0, end)
+        first, end = (-1, -1) if n is None else (start, n)
+        llama.llama_memory_seq_cp(self._memory, source, target, first, end)
 
     def position_range(self, seq_id: int) -> tuple[int, int]:
         """Smallest and largest position held for a sequence; (-1, -1) when it is empty."""

@@ -102,6 +102,13 @@ class Fixed:
         """Learns nothing."""
 
 
+def reading_ms(cost: CostModel, start: int, n: int) -> float:
+    """Milliseconds that reading `n` tokens of a prompt from position `start` on would take alone;
+    0 while nothing was measured.
+    """
+    return cost.predict(StepShape(0, n, start + n, n * (start + n / 2)))
+
+
 @dataclass(slots=True)
 class _Bucket:
     """Steps of about one shape: running means; `log_ms` is of the logarithm of milliseconds."""

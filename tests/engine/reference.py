@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sysconfig
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ def reference_program() -> Path:
             [
                 "cc", "-O2", "-Wall", "-Wextra", "-o", str(program), str(source),
                 f"-I{tree}/include", f"-I{tree}/ggml/include", f"-L{lib_dir()}",
-                "-lllama", "-lggml", "-lggml-base", "-lm", f"-Wl,-rpath,{lib_dir()}",
+                "-lllama", "-lggml", "-lggml-base", "-lm",
             ],
             check=True,
         )  # fmt: skip
@@ -60,13 +61,18 @@ class Recorder:
                 self.rows.append((int(table[i, 2]), int(table[i, 1])))
             return code
 
+        scratch = context.n_seq_max - 1 if self.engine.sequences._blocks else -1
+
         def recording_remove(seq_id, start=0):
-            self.steps.append(np.array([-1, seq_id, start], np.int32))
+            if seq_id != scratch:
+                self.steps.append(np.array([-1, seq_id, start], np.int32))
             return remove(seq_id, start)
 
-        def recording_copy(source, target, n=None):
-            self.steps.append(np.array([-2, source, target, -1 if n is None else n], np.int32))
-            copy(source, target, n)
+        def recording_copy(source, target, n=None, start=0):
+            if target != scratch:  # where states to be saved pass through
+                assert not start
+                self.steps.append(np.array([-2, source, target, -1 if n is None else n], np.int32))
+            copy(source, target, n, start)
 
         context.decode, context.remove, context.copy = (
             recording_decode,
@@ -86,6 +92,8 @@ class Recorder:
             input=b"".join(s.tobytes() for s in self.steps),
             stdout=subprocess.PIPE,
             check=True,
+            # not in the program: another checkout may have built it, and be gone
+            env={**os.environ, "LD_LIBRARY_PATH": str(lib_dir())},
         )
         return np.frombuffer(result.stdout, np.float32).reshape(-1, model.n_vocab)
 

@@ -26,6 +26,7 @@ def load(
     park_bytes: int = 64 << 20,
     quantum_ms: float = 500.0,
     budget: int = 64,
+    block_tokens: int = 256,
     **context: object,
 ):
     """A `LoadedEngine` on `path`; keyword arguments are `ContextConfig` fields."""
@@ -35,6 +36,7 @@ def load(
         model=ModelConfig(path=str(path)),
         context=ContextConfig(**context),  # type: ignore[arg-type]
         park_bytes=park_bytes,
+        block_tokens=block_tokens,
         # chunks of a fixed size: what a stream says must not depend on how quick the machine is
         scheduling=SchedulingConfig(prefill_quantum_ms=quantum_ms, prefill_budget=budget),
         verbosity=1,

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from strata_plugin.checkpoints.blocks import BlockStore
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PLAIN, WHOLE_ONLY, PrefixTraits
+from strata_plugin.engine.block_states import BlockStates
 from strata_plugin.engine.core import EngineCore
 from strata_plugin.engine.messages import Done, Failed, Frozen, Submit, Token
 from strata_plugin.engine.sequences import Sequences
@@ -80,6 +82,7 @@ class FakeContext:
         self.now = 0.0
         self.cells: dict[int, tuple[int, ...]] = {}  # cell id of each position, by sequence
         self.tokens: dict[int, list[int]] = {}
+        self.first: dict[int, int] = {}  # position of a sequence's first token where it isn't 0
         self.codes: deque[int] = deque()
         self.poison: Callable[[FakeBatch], int] = lambda batch: 0
         self.n_computed = 0
@@ -136,34 +139,43 @@ class FakeContext:
         if start <= 0:
             self.tokens.pop(seq_id, None)
             self.cells.pop(seq_id, None)
+            self.first.pop(seq_id, None)
         elif seq_id in self.tokens:
             del self.tokens[seq_id][start:]
             self.cells[seq_id] = self.cells[seq_id][:start]
         return True
 
-    def copy(self, source: int, target: int, n: int | None = None) -> None:
-        assert not self.tokens.get(target)
+    def copy(self, source: int, target: int, n: int | None = None, start: int = 0) -> None:
+        held = self.tokens.get(target, [])
         assert not (self.recurrent and n is not None)
-        self.tokens[target] = self.tokens[source][:n]
-        self.cells[target] = self.cells[source][:n]
+        first = self.first.get(source, 0)
+        if held:
+            assert len(held) + self.first.get(target, 0) == start, "there would be a hole"
+        elif start:
+            self.first[target] = start
+        self.tokens[target] = [*held, *self.tokens[source][start - first : n and n - first]]
+        cells = self.cells[source][start - first : n and n - first]
+        self.cells[target] = (*self.cells.get(target, ()), *cells)
 
     def own_window(self, seq_id: int) -> None:
         raise AssertionError("this fake has no window")
 
     def position_range(self, seq_id: int) -> tuple[int, int]:
-        n = len(self.tokens.get(seq_id, []))
-        return (0, n - 1) if n else (-1, -1)
+        n, first = len(self.tokens.get(seq_id, [])), self.first.get(seq_id, 0)
+        return (first, first + n - 1) if n else (-1, -1)
 
     def state_size(self, seq_id: int) -> int:
-        return 4 * len(self.tokens[seq_id])
+        return 4 * (1 + len(self.tokens[seq_id]))
 
     def save_state(self, seq_id: int) -> bytearray:
-        return bytearray(np.asarray(self.tokens[seq_id], np.int32).tobytes())
+        state = [self.first.get(seq_id, 0), *self.tokens[seq_id]]
+        return bytearray(np.asarray(state, np.int32).tobytes())
 
     def load_state(self, seq_id: int, data: bytearray) -> bool:
-        tokens = np.frombuffer(bytes(data), np.int32).tolist()
+        first, *tokens = np.frombuffer(bytes(data), np.int32).tolist()
         if self.used_cells + len(tokens) > self.n_ctx:
             return False
+        self.first[seq_id] = first
         self.tokens[seq_id] = tokens
         self.cells[seq_id] = tuple(range(self._next_cell, self._next_cell + len(tokens)))
         self._next_cell += len(tokens)
@@ -185,18 +197,29 @@ class FakeEngine:
         n_seqs: int | None = None,
         n_ctx_slot: int | None = None,
         n_spare: int = 4,
+        block_tokens: int = 16,
         **scheduling: Any,
     ) -> None:
         self.context = FakeContext(n_ctx, n_batch=n_batch, recurrent=recurrent)
         self.lot = RamParkingLot(park_bytes)
         traits: PrefixTraits = WHOLE_ONLY if recurrent else PLAIN
         n_seqs = n_seqs or n_rows + 8
+        blocks = None
+        if not recurrent and block_tokens:
+            blocks = BlockStates(
+                self.context,
+                BlockStore(self.lot, block_tokens),
+                n_seqs,
+                recompute_ms=lambda start, n: float(n),
+                clock=lambda: self.context.now,
+            )
         self.sequences = Sequences(
             self.context,
             self.lot,
             n_seqs=n_seqs,
             traits=traits,
             survives_failed_step=not recurrent,
+            blocks=blocks,
         )
         self.scheduler = Scheduler(
             Limits(n_rows=n_rows, n_batch=n_batch, n_ubatch=16, n_spare=n_spare),

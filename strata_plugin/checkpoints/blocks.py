@@ -1,0 +1,276 @@
+"""States of prefixes in RAM, in blocks that conversations share.
+
+For memory that can be cut and copied anywhere. A block holds the state of up to `block_tokens`
+consecutive tokens after the blocks before it, so a prefix that ten conversations have in common is
+there once. Only the last block of a conversation is shorter; it gives way to one that holds more.
+
+The bytes of parked requests come out of the same budget and go before. What is dropped first costs
+least to compute again, by byte and by how long it was not used (GreedyDual-Size, Cao and Irani
+1997); no block is dropped before those that follow it, and none that is pinned.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .keys import Key, block_key
+from .parking import RamParkingLot, Reservation
+from .tokens import Tokens, common_prefix
+
+BLOCK_OVERHEAD = 1024  # bytes that a block takes beside its state and tokens, at most
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """The state of `tokens`, which follow those of `parent` (None: they are the first).
+
+    `cost_ms` is what computing them again would take. The room it takes of the budget stays
+    reserved as long as it is stored.
+    """
+
+    key: Key
+    root: Key
+    parent: Block | None
+    start: int
+    tokens: Tokens
+    data: bytearray = field(repr=False)
+    cost_ms: float
+    room: Reservation
+    priority: float = 0.0
+    turn: int = 0  # of its valid entry in the heap; of two alike the one used earlier goes first
+    pins: int = 0
+    children: dict[Key, Block] = field(default_factory=dict, repr=False)
+
+    @property
+    def end(self) -> int:
+        """Position after the last token."""
+        return self.start + len(self.tokens)
+
+
+@dataclass(frozen=True)
+class BlockMatch:
+    """Blocks that hold the first `reuse` tokens of a prompt; of the last one maybe only a part."""
+
+    blocks: tuple[Block, ...] = ()
+    reuse: int = 0
+
+
+class BlockStore:
+    """All blocks of one engine's RAM tier."""
+
+    def __init__(self, lot: RamParkingLot, block_tokens: int) -> None:
+        if block_tokens < 1:
+            raise ValueError(f"block_tokens must be positive, got {block_tokens}")
+        self.block_tokens = block_tokens
+        self._lot = lot
+        self._blocks: dict[Key, Block] = {}
+        self._first: dict[Key, dict[Key, Block]] = {}  # by root: blocks without a parent
+        self._heap: list[tuple[float, int, Block]] = []  # of leaves, with outdated entries
+        self._pushed = 0
+        self._n_bytes = 0
+        self._inflation = 0.0  # priority of what was dropped last
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the budget that blocks take."""
+        return self._n_bytes
+
+    # ---- finding ---------------------------------------------------------------------------------
+
+    def longest(self, root: Key, tokens: Tokens, limit: int) -> BlockMatch:
+        """What is stored of the first `limit` tokens of a prompt; `use` it if it is."""
+        found = list(self._path(root, tokens[:limit]))
+        reuse = found[-1].end if found else 0
+        rest = tokens[reuse:limit]
+        if len(rest):
+            best, shared = None, 0
+            for block in self._after(root, found[-1] if found else None).values():
+                common = common_prefix(block.tokens, rest)
+                if common > shared:
+                    best, shared = block, common
+            if best is not None:
+                found.append(best)
+                reuse += shared
+        return BlockMatch(tuple(found), reuse)
+
+    def use(self, match: BlockMatch) -> None:
+        """The blocks of a match were used just now."""
+        for block in match.blocks:
+            self._use(block)
+
+    def tip(self, root: Key, tokens: Tokens) -> tuple[Block | None, int]:
+        """The last of the whole blocks that `tokens` begin with, and how many tokens need no block.
+
+        The latter is all of them where one that begins with the rest follows.
+        """
+        path = list(self._path(root, tokens))
+        last = path[-1] if path else None
+        done = last.end if last else 0
+        rest = tokens[done:]
+        after = self._after(root, last).values()
+        if any(common_prefix(block.tokens, rest) == len(rest) for block in after):
+            done = len(tokens)
+        return last, done
+
+    @contextmanager
+    def pinned(self, match: BlockMatch) -> Iterator[None]:
+        """The blocks of a match are not dropped meanwhile."""
+        for block in match.blocks:
+            block.pins += 1
+        try:
+            yield
+        finally:
+            for block in match.blocks:
+                block.pins -= 1
+                self._push(block)
+
+    # ---- storing ---------------------------------------------------------------------------------
+
+    def reserve(self, n_data: int, n_tokens: int, after: Block | None) -> Reservation | None:
+        """Room for a block with a state of `n_data` bytes that is to follow `after`, at the expense
+        of others; None where parked requests and pinned blocks leave too little.
+        """
+        with self.pinned(BlockMatch((after,) if after else ())):
+            return self.make_room(n_data + 4 * n_tokens + BLOCK_OVERHEAD)
+
+    def cancel(self, room: Reservation) -> None:
+        """Give back room that will not be used."""
+        self._lot.cancel(room)
+
+    def make_room(self, n_bytes: int) -> Reservation | None:
+        """Set bytes aside for anything, at the expense of blocks; None where that is not enough."""
+        if self._lot.used_bytes - self._n_bytes + n_bytes > self._lot.limit_bytes:
+            return None  # and nothing is dropped in vain
+        while (room := self._lot.reserve(n_bytes)) is None:
+            if not self._drop_one():
+                return None
+        return room
+
+    def put(
+        self,
+        room: Reservation,
+        root: Key,
+        after: Block | None,
+        tokens: Tokens,
+        data: bytearray,
+        cost_ms: float,
+    ) -> Block | None:
+        """Store `data`, the state of `tokens`, which follow the block `after`.
+
+        None, and the room is given back, where `after` is gone. One that is stored already stays.
+        Raises ValueError for more tokens than a block has, or none.
+        """
+        if not 0 < len(tokens) <= self.block_tokens:
+            raise ValueError(f"a block of {len(tokens)} tokens, not 1 to {self.block_tokens}")
+        if after is not None and self._blocks.get(after.key) is not after:
+            self._lot.cancel(room)
+            return None
+        key = block_key(after.key if after else root, tokens)
+        if (there := self._after(root, after).get(key)) is not None:
+            self._lot.cancel(room)
+            return there
+        for other in list(self._after(root, after).values()):
+            if _replaces(tokens, other):
+                self._drop(other)
+        start = after.end if after else 0
+        block = Block(key, root, after, start, tokens.copy(), data, cost_ms, room)
+        self._n_bytes += room.n_bytes
+        self._blocks[key] = block
+        siblings = after.children if after else self._first.setdefault(root, {})
+        siblings[key] = block
+        self._use(block)
+        return block
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _after(self, root: Key, parent: Block | None) -> dict[Key, Block]:
+        return parent.children if parent is not None else self._first.get(root, {})
+
+    def _path(self, root: Key, tokens: Tokens) -> Iterator[Block]:
+        """The whole blocks that `tokens` begin with."""
+        parent: Block | None = None
+        step, at = self.block_tokens, 0
+        while at + step <= len(tokens):
+            own = tokens[at : at + step]
+            key = block_key(parent.key if parent else root, own)
+            block = self._after(root, parent).get(key)
+            if block is None or not np.array_equal(block.tokens, own):
+                return
+            yield block
+            parent, at = block, at + step
+
+    def _use(self, block: Block) -> None:
+        block.priority = self._inflation + block.cost_ms / block.room.n_bytes
+        self._push(block)
+
+    def _push(self, block: Block) -> None:
+        if not block.children:
+            self._pushed += 1
+            block.turn = self._pushed
+            heapq.heappush(self._heap, (block.priority, block.turn, block))
+            if len(self._heap) > 8 * len(self._blocks) + 64:
+                leaves = [b for b in self._blocks.values() if not b.children]
+                self._heap = [(b.priority, b.turn, b) for b in leaves]
+                heapq.heapify(self._heap)
+
+    def _drop_one(self) -> bool:
+        """Drop the leaf that is missed least; False where all are pinned."""
+        while self._heap:
+            priority, turn, block = heapq.heappop(self._heap)
+            if (
+                self._blocks.get(block.key) is block
+                and turn == block.turn
+                and not block.children
+                and not block.pins
+            ):
+                self._inflation = priority
+                self._drop(block)
+                return True
+        return False
+
+    def _drop(self, block: Block) -> None:
+        self._lot.cancel(block.room)
+        self._n_bytes -= block.room.n_bytes
+        del self._blocks[block.key]
+        siblings = block.parent.children if block.parent else self._first[block.root]
+        del siblings[block.key]
+        if block.parent is None:
+            if not siblings:
+                del self._first[block.root]
+        elif not siblings:
+            self._push(block.parent)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError naming the first broken invariant."""
+        taken = sum(block.room.n_bytes for block in self._blocks.values())
+        assert self._n_bytes == taken, f"{self._n_bytes} bytes of blocks, {taken} found"
+        queued = {(turn, id(block)) for _, turn, block in self._heap}
+        for key, block in self._blocks.items():
+            parent = block.parent.key if block.parent else block.root
+            assert key == block.key == block_key(parent, block.tokens), "a key is wrong"
+            assert block.start == (block.parent.end if block.parent else 0), "a hole before a block"
+            siblings = block.parent.children if block.parent else self._first[block.root]
+            assert siblings.get(key) is block, "a block is not among its siblings"
+            if block.parent is not None:
+                assert self._blocks.get(parent) is block.parent, "a block outlived its parent"
+            if not block.children and not block.pins:
+                assert (block.turn, id(block)) in queued, "a leaf can't be dropped"
+            assert block.pins >= 0, "unpinned too often"
+
+
+def _replaces(longer: Tokens, shorter: Block) -> bool:
+    n = len(shorter.tokens)
+    return (
+        n < len(longer)
+        and not shorter.children
+        and not shorter.pins
+        and bool(np.array_equal(longer[:n], shorter.tokens))
+    )

@@ -1,0 +1,120 @@
+"""Moves ranges of a sequence between the KV cache and the block store, both ways.
+
+llama.cpp writes and reads whole sequences only. In one pool of cells a scratch sequence that shares
+the cells of a range is as good as the range: it is saved as a whole, and loaded states are handed
+to the sequence that goes on with them. Nothing is copied for that within the cache.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
+from strata_plugin.checkpoints.keys import Key
+from strata_plugin.runtime.errors import StateError
+
+from .ports import ContextPort, Tokens
+
+RATE = 0.2  # weight of a new restore in the mean time per byte
+FORGET = 0.95  # of that is kept each time it speaks against a restore
+
+RecomputeMs = Callable[[int, int], float]  # (first position, tokens) -> time to compute them
+
+log = logging.getLogger(__name__)
+
+
+class BlockStates:
+    """The blocks of one context. `scratch` is a sequence that nobody else uses."""
+
+    def __init__(
+        self,
+        context: ContextPort,
+        store: BlockStore,
+        scratch: int,
+        *,
+        recompute_ms: RecomputeMs,
+        clock: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self._context = context
+        self._scratch = scratch
+        self._recompute_ms = recompute_ms
+        self._clock = clock
+        self._ms_per_byte = 0.0  # of restores; 0: none was seen
+
+    def keep(self, seq_id: int, root: Key, tokens: Tokens) -> bool:
+        """Have the state of a sequence, which holds `tokens`, in blocks; False where some of it has
+        no room.
+        """
+        after, done = self.store.tip(root, tokens)
+        while done < len(tokens):
+            end = min(done + self.store.block_tokens, len(tokens))
+            if (block := self._keep_one(seq_id, root, after, tokens[done:end])) is None:
+                return False
+            after, done = block, end
+        return True
+
+    def find(self, root: Key, tokens: Tokens, limit: int, resident: int) -> BlockMatch | None:
+        """Blocks for the first of `tokens`, `limit` of them at most; None where they hold no more
+        than the `resident` ones, or where computing those is quicker.
+        """
+        match = self.store.longest(root, tokens, limit)
+        n_bytes = sum(len(b.data) for b in match.blocks if b.end > resident)
+        if match.reuse <= resident:
+            return None
+        computing = self._recompute_ms(resident, match.reuse - resident)
+        if computing and n_bytes * self._ms_per_byte >= computing:
+            self._ms_per_byte *= FORGET  # else one slow restore would be the last
+            return None
+        return match
+
+    def load(
+        self, seq_id: int, match: BlockMatch, held: int, evict_one: Callable[[], bool]
+    ) -> int:
+        """Append what a match has beyond the first `held` tokens of a sequence; how many it holds
+        now. The blocks have to be pinned. `evict_one` makes room in the KV cache, False where it
+        can't; then the rest is left.
+        """
+        self.store.use(match)
+        began, n_bytes = self._clock(), 0
+        for block in match.blocks:
+            end = min(block.end, match.reuse)
+            if end <= held:
+                continue
+            while not self._context.load_state(self._scratch, block.data):
+                self._context.remove(self._scratch)
+                if not evict_one():
+                    return held
+            self._context.copy(self._scratch, seq_id, end, held)
+            self._context.remove(self._scratch)
+            if self._context.position_range(seq_id)[1] != end - 1:
+                log.warning("a stored block of %d tokens was refused", len(block.tokens))
+                return held
+            held, n_bytes = end, n_bytes + len(block.data)
+        if n_bytes:
+            took = (self._clock() - began) * 1e3 / n_bytes
+            seen = self._ms_per_byte
+            self._ms_per_byte = seen + RATE * (took - seen) if seen else took
+        return held
+
+    def _keep_one(
+        self, seq_id: int, root: Key, after: Block | None, tokens: Tokens
+    ) -> Block | None:
+        start = after.end if after else 0
+        self._context.copy(seq_id, self._scratch, start + len(tokens), start)
+        try:
+            size = self._context.state_size(self._scratch)
+            room = self.store.reserve(size, len(tokens), after)
+            if room is None:
+                return None
+            try:
+                data = self._context.save_state(self._scratch)
+            except (MemoryError, StateError) as e:
+                log.warning("a block of sequence %d was not saved: %s", seq_id, e or "no memory")
+                self.store.cancel(room)
+                return None
+        finally:
+            self._context.remove(self._scratch)
+        cost_ms = self._recompute_ms(start, len(tokens))
+        return self.store.put(room, root, after, tokens, data, cost_ms)
