@@ -1,0 +1,307 @@
+"""Blocks on disk: one file each, listed by diskcache (SQLite), shared by all servers of a user.
+
+An entry is there once it is complete: its file is written first, then its row. Nothing that is read
+is executed: values are raw bytes, checked by length and checksum, and keys are bytes as well.
+Whatever is damaged, foreign or planted is a miss, is removed where it is ours, and costs one line
+in the log. The limit holds for all servers together, since each checks it within the transaction
+that adds an entry.
+
+What was used last is kept as an entry's time of expiry, a hundred years later: that is what
+diskcache lets one change without writing the value again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sqlite3
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import diskcache
+import numpy as np
+
+from .keys import KEY_BYTES, Key, block_key
+from .tokens import Tokens
+
+FORMAT = 1  # of the files; other versions have folders of their own
+CENTURY_S = 100.0 * 365 * 86400
+ORPHAN_S = 60.0  # a file without a row that is older was left by a process that died
+
+_MAGIC = b"strata\0b"
+# magic, format, key, parent's key, root, position, tokens, bytes of state, ms to compute it again
+_HEADER = struct.Struct("<8sI32s32s32sQIQd")
+_CHECKSUM = struct.Struct("<I")
+_FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}\.val")
+_CHUNK = 1 << 22
+_MOST_TOKENS = 1 << 16
+_BINARY = 2  # diskcache's mode of a value in a file of its own
+
+log = logging.getLogger(__name__)
+
+Damage = (ValueError, struct.error, EOFError)
+Trouble = (OSError, sqlite3.Error, diskcache.Timeout)
+
+
+class DiskError(Exception):
+    """The folder can't be used; the message is one line for a person."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stored block without its state. `parent` is a block's key, or `root` for the first."""
+
+    key: Key
+    parent: Key
+    root: Key
+    start: int
+    tokens: Tokens
+    n_data: int
+    cost_ms: float
+    used: float = 0.0  # seconds since the epoch, by the clock of who used it
+
+    @property
+    def n_file(self) -> int:
+        """Bytes of its file."""
+        return _HEADER.size + 4 * len(self.tokens) + self.n_data + 2 * _CHECKSUM.size
+
+
+class RawDisk(diskcache.Disk):  # type: ignore[misc]
+    """Values and keys as raw bytes: nothing is pickled, and nothing unpickled."""
+
+    def __init__(self, directory: str, **settings: Any) -> None:
+        super().__init__(directory, **settings)
+        self._stored = threading.local()  # name of the file that this thread wrote last
+
+    def put(self, key: Any) -> tuple[Any, bool]:
+        """A key as it is stored."""
+        if type(key) is not bytes:
+            raise TypeError("keys are bytes")
+        return sqlite3.Binary(key), True
+
+    def get(self, key: Any, raw: Any) -> bytes:
+        """A stored key; b"" for one that is not ours."""
+        return bytes(key) if raw and isinstance(key, bytes) else b""
+
+    def store(self, value: Any, read: bool, key: Any = None) -> tuple[int, int, str, None]:
+        """Write a sequence of buffers to a new file."""
+        name, path = self.filename()
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        try:
+            with open(path, "xb", opener=_private) as file:
+                size = sum(file.write(part) for part in value)
+        except BaseException:
+            self.remove(name)
+            raise
+        self._stored.name = name
+        return size, _BINARY, name, None
+
+    def undo(self) -> None:
+        """Remove the file that this thread wrote last: its row was not added."""
+        self.remove(self._stored.__dict__.pop("name", None))
+
+    def fetch(self, mode: Any, filename: Any, value: Any, read: bool) -> BinaryIO:
+        """The open file of a value; OSError for one that we would not have stored."""
+        if mode != _BINARY or not isinstance(filename, str) or not _FILE.fullmatch(filename):
+            raise OSError("not an entry of ours")
+        return open(os.path.join(self._directory, filename), "rb")
+
+    def remove(self, file_path: Any) -> None:
+        """Remove a file of ours; any other stays."""
+        if isinstance(file_path, str) and _FILE.fullmatch(file_path):
+            super().remove(file_path)
+
+
+class DiskFolder:
+    """One folder. All methods may take as long as the disk does, and may be called by any thread.
+
+    Trouble with the disk makes writes fail and reads miss.
+    """
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        """Open or make it; raises `DiskError`."""
+        self.path = path / f"blocks-{FORMAT}"
+        self.limit_bytes = limit_bytes
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.chmod(0o700)
+            self._cache = self._open()
+        except Trouble as error:
+            raise DiskError(f"cannot use {self.path}: {error}") from error
+
+    def _open(self) -> Any:
+        for attempt in range(2):
+            try:
+                return diskcache.Cache(
+                    str(self.path), timeout=10, disk=RawDisk, eviction_policy="none",
+                    cull_limit=0, statistics=0, tag_index=0,
+                )  # fmt: skip
+            except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+                if attempt or isinstance(error, sqlite3.OperationalError):
+                    raise
+                log.warning("the index of %s is damaged and begun anew: %s", self.path, error)
+                for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
+                    (self.path / name).unlink(missing_ok=True)
+        raise AssertionError("not reached")
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        self._cache.close()
+
+    # ---- entries ---------------------------------------------------------------------------------
+
+    def volume(self) -> int:
+        """Bytes that the folder takes, index included."""
+        return int(self._cache.volume())
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, in no order. Those that are none are removed."""
+        for key in self._cache.iterkeys():
+            entry = self._look(key)
+            if entry is not None:
+                yield entry
+
+    def write(self, entry: Entry, data: bytearray) -> bool:
+        """Store a block; False where there is no room for it, or trouble. Raises nothing."""
+        head = _HEADER.pack(
+            _MAGIC, FORMAT, entry.key, entry.parent, entry.root, entry.start, len(entry.tokens),
+            len(data), entry.cost_ms,
+        ) + entry.tokens.astype("<i4", copy=False).tobytes()  # fmt: skip
+        parts = (head, _checksum(head), data, _checksum(data))
+        try:
+            with self._cache.transact():
+                if entry.key in self._cache:
+                    return True  # another server was quicker
+                if self.volume() + entry.n_file > self.limit_bytes:
+                    return False
+                try:
+                    self._cache.set(entry.key, parts, expire=CENTURY_S)
+                except BaseException:
+                    self._cache.disk.undo()
+                    raise
+            return True
+        except Trouble as error:
+            log.warning("a block was not written to %s: %s", self.path, error)
+            return False
+
+    def read(self, key: Key) -> tuple[Entry, bytearray] | None:
+        """A block and its state, which counts as used now; None where it is not there or damaged.
+        """
+        file = self._file(key)
+        if file is None:
+            return None
+        try:
+            with file:
+                entry = self._head(file, key)
+                data = bytearray(entry.n_data)
+                if _read_into(file, data) != entry.n_data:
+                    raise ValueError("it is cut off")
+                if file.read(_CHECKSUM.size + 1) != _checksum(data):
+                    raise ValueError("its checksum is wrong")
+            self._cache.touch(key, expire=CENTURY_S)
+            return entry, data
+        except (*Damage, *Trouble, MemoryError) as error:
+            self._damaged(key, error)
+            return None
+
+    def remove(self, key: Key) -> None:
+        """Remove an entry, if it is there."""
+        try:
+            self._cache.delete(key)
+        except Trouble as error:
+            log.warning("a block was not removed from %s: %s", self.path, error)
+
+    def remove_orphans(self) -> int:
+        """Remove files that no entry lists and that nobody can be writing; how many there were."""
+        listed = set()
+        for key in self._cache.iterkeys():
+            file = self._file(key)
+            if file is not None:
+                with file:
+                    listed.add(os.path.relpath(file.name, self.path))
+        found = 0
+        for path in self.path.glob("??/??/*.val"):
+            name = str(path.relative_to(self.path))
+            try:
+                if name not in listed and time.time() - path.stat().st_mtime > ORPHAN_S:
+                    path.unlink()
+                    found += 1
+            except OSError as error:
+                log.warning("a left-over file in %s stays: %s", self.path, error)
+        return found
+
+    # ---- inside ----------------------------------------------------------------------------------
+
+    def _file(self, key: Key) -> BinaryIO | None:
+        try:
+            file: BinaryIO | None = self._cache.get(key, read=True)
+            return file
+        except Trouble as error:
+            log.warning("a block was not read from %s: %s", self.path, error)
+            return None
+
+    def _look(self, key: Key) -> Entry | None:
+        if len(key) != KEY_BYTES:
+            log.warning("an entry of %s is none of ours", self.path)
+            return None
+        try:
+            file, expires = self._cache.get(key, read=True, expire_time=True)
+            if file is None:
+                raise ValueError("its file is gone")
+            with file:
+                entry = self._head(file, key)
+            used = float(expires or 0.0) - CENTURY_S
+            return Entry(**{**vars(entry), "used": used})
+        except (*Damage, *Trouble) as error:
+            self._damaged(key, error)
+            return None
+
+    @staticmethod
+    def _head(file: BinaryIO, key: Key) -> Entry:
+        entry = _read_head(file, key)
+        if os.fstat(file.fileno()).st_size != entry.n_file:
+            raise ValueError("its length is wrong")
+        return entry
+
+    def _damaged(self, key: Key, error: Exception) -> None:
+        log.warning("a block in %s is damaged and removed: %s", self.path, error)
+        self.remove(key)
+
+
+def _read_head(file: BinaryIO, key: Key) -> Entry:
+    head = file.read(_HEADER.size)
+    magic, version, own, parent, root, start, n_tokens, n_data, cost_ms = _HEADER.unpack(head)
+    if magic != _MAGIC or version != FORMAT or own != key or not 0 < n_tokens <= _MOST_TOKENS:
+        raise ValueError("it is none of ours")
+    raw = file.read(4 * n_tokens)
+    if file.read(_CHECKSUM.size) != _checksum(head + raw):
+        raise ValueError("the checksum of its head is wrong")
+    tokens = np.frombuffer(raw, "<i4").astype(np.int32)
+    if block_key(parent, tokens) != key:
+        raise ValueError("its key is another block's")
+    return Entry(key, parent, root, start, tokens, n_data, cost_ms)
+
+
+def _read_into(file: BinaryIO, data: bytearray) -> int:
+    view, done = memoryview(data), 0
+    while done < len(view):
+        n = file.readinto(view[done : done + _CHUNK])  # type: ignore[attr-defined]
+        if not n:
+            break
+        done += n
+    return done
+
+
+def _checksum(data: bytes | bytearray | Sequence[int]) -> bytes:
+    return _CHECKSUM.pack(zlib.crc32(data))  # type: ignore[arg-type]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
