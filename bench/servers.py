@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -54,7 +55,11 @@ class Server:
             *self.command, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port),
             *flags,
         ]  # fmt: skip
+        # what earlier runs read must not be found on disk: prompts are alike in every run
+        kept = self._log.with_suffix(".prompts")
+        shutil.rmtree(kept, ignore_errors=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
+        environment["STRATA_CACHE_DIR"] = str(kept)
         with self._log.open("ab") as log:
             started = time.perf_counter()
             try:

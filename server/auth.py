@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable
-from hashlib import sha256
+from hashlib import blake2b, sha256
 
 
 class KeyRing:
@@ -12,9 +12,19 @@ class KeyRing:
 
     def __init__(self, keys: Iterable[str]):
         self._digests = [sha256(key.encode()).digest() for key in keys]
+        self._salts = {
+            f"key-{number}": blake2b(digest, digest_size=16, person=b"strata-salt").hexdigest()
+            for number, digest in enumerate(self._digests, 1)
+        }
 
     def __bool__(self) -> bool:
         return bool(self._digests)
+
+    def salt(self, name: str) -> str:
+        """What keeps the states of the key of this name apart from others', in any order of keys;
+        "" where no key is asked for.
+        """
+        return self._salts.get(name, "")
 
     def name(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Whose request this is by its headers (lower-case names): key-1, key-2, ... in the order

@@ -21,6 +21,7 @@ class Caller:
     request_id: str
     tenant: str = ""  # which key it came with: key-1, key-2, ..., never the key; "": none is asked
     client: str = ""
+    salt: str = ""  # who finds what is computed for it in the prefix cache
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

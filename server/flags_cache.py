@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 from .flag import Flag, Status, flag, integer, switch
 
 OURS = Status.OURS
+BIG = 1 << 31
+
+
+def folder(value: str) -> str:
+    """A folder that is there or can be made."""
+    if not value or (os.path.exists(value) and not os.path.isdir(value)):
+        raise ValueError(f"not a folder: '{value}'")
+    return os.path.abspath(os.path.expanduser(value))
+
 
 CACHE: tuple[Flag, ...] = (
     flag(
@@ -14,6 +25,26 @@ CACHE: tuple[Flag, ...] = (
         metavar="N",
         env="STRATA_BLOCK_TOKENS",
         default=256,
+        status=OURS,
+    ),
+    flag(
+        "--cache-disk",
+        "MiB of disk for states of prompts, where they outlive the server; 0: none, -1: a tenth of "
+        "what is free, 32 GiB at most. Models whose memory can't be cut are not kept there yet",
+        integer(-1, BIG),
+        metavar="N",
+        env="STRATA_CACHE_DISK",
+        default=-1,
+        status=OURS,
+    ),
+    flag(
+        "--cache-dir",
+        "folder for them; several servers may share one",
+        folder,
+        metavar="DIR",
+        env="STRATA_CACHE_DIR",
+        default="",
+        shown="~/.cache/strata/prompts",
         status=OURS,
     ),
     switch(

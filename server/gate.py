@@ -57,7 +57,8 @@ class Gate:
         elif (tenant := self._tenant(scope)) is None:
             await _refuse(send_with_headers, INVALID_KEY)
         else:
-            caller = Caller(name, tenant, client_name(scope))
+            salt = "" if self._service.settings.cache_shared else self._keys.salt(tenant)
+            caller = Caller(name, tenant, client_name(scope), salt)
             scope = {**scope, BODY_SEND: send, CALLER: caller}
             if scope["method"] == "HEAD":  # as GET; the server drops the body
                 scope["method"] = "GET"

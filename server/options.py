@@ -10,6 +10,7 @@ from strata_plugin.engine.config import EngineConfig, SchedulingConfig
 from strata_plugin.runtime.config import ContextConfig, ModelConfig
 
 from .cost_file import cost_file
+from .disk_cache import disk_config
 from .flags import Parsed, UsageError
 from .flags_model import CPU_EXPERTS
 from .flags_sampling import FIELDS
@@ -37,7 +38,7 @@ def engine_config(
         scheduling=scheduling_config(parsed, model, environ),
         park_bytes=NO_LIMIT if cache_ram < 0 else cache_ram << 20,
         block_tokens=parsed["block_tokens"],
-        cache_shared=parsed["cache_shared"],
+        disk=disk_config(parsed, environ),
         verbosity=0 if settings.log_disable else settings.verbosity,
     )
 
@@ -250,6 +251,7 @@ def server_settings(parsed: Parsed, model: ModelFile) -> ServerSettings:
         timeout=parsed["timeout"],
         max_prompt_tokens=parsed["max_prompt_tokens"],
         max_priority=_max_priority(parsed["max_priority"], len(api_keys)),
+        cache_shared=parsed["cache_shared"],
         ui=parsed["ui"],
         use_jinja=parsed["jinja"],
         endpoint_slots=parsed["slots"],

@@ -38,6 +38,7 @@ class ServerSettings:
     timeout: int = 3600  # seconds that a client may take to send its body
     max_prompt_tokens: int = 0  # 0: only the context size bounds a prompt
     max_priority: PriorityLimits = PriorityLimits()
+    cache_shared: bool = False  # API keys find each other's cached prompts
     ui: bool = True
     use_jinja: bool = True
     endpoint_slots: bool = True

@@ -65,6 +65,7 @@ def make_submit(
         fork_of=fork_of,
         lora=tuple((int(a["id"]), float(a["scale"])) for a in info.get("lora", ())),
         tenant=origin.caller.tenant,
+        salt=origin.caller.salt,
         priority=origin.urgency.priority,
         itl_slo_ms=origin.urgency.itl_slo_ms,
         dialect=origin.dialect,

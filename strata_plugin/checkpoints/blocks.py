@@ -12,7 +12,7 @@ least to compute again, by byte and by how long it was not used (GreedyDual-Size
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -63,11 +63,18 @@ class BlockMatch:
 class BlockStore:
     """All blocks of one engine's RAM tier."""
 
-    def __init__(self, lot: RamParkingLot, block_tokens: int) -> None:
+    def __init__(
+        self,
+        lot: RamParkingLot,
+        block_tokens: int,
+        dropped: Callable[[Block], None] | None = None,
+    ) -> None:
+        """`dropped` is called with every block that goes."""
         if block_tokens < 1:
             raise ValueError(f"block_tokens must be positive, got {block_tokens}")
         self.block_tokens = block_tokens
         self._lot = lot
+        self._dropped = dropped
         self._blocks: dict[Key, Block] = {}
         self._first: dict[Key, dict[Key, Block]] = {}  # by root: blocks without a parent
         self._heap: list[tuple[float, int, Block]] = []  # of leaves, with outdated entries
@@ -84,6 +91,10 @@ class BlockStore:
         return self._n_bytes
 
     # ---- finding ---------------------------------------------------------------------------------
+
+    def get(self, key: Key) -> Block | None:
+        """The block of this key, whatever its namespace."""
+        return self._blocks.get(key)
 
     def longest(self, root: Key, tokens: Tokens, limit: int) -> BlockMatch:
         """What is stored of the first `limit` tokens of a prompt; `use` it if it is."""
@@ -150,9 +161,30 @@ class BlockStore:
         if self._lot.used_bytes - self._n_bytes + n_bytes > self._lot.limit_bytes:
             return None  # and nothing is dropped in vain
         while (room := self._lot.reserve(n_bytes)) is None:
-            if not self._drop_one():
+            if self.drop_one() is None:
                 return None
         return room
+
+    def drop_one(self) -> Block | None:
+        """Drop the block that is missed least and return it; None where all are pinned."""
+        while self._heap:
+            priority, turn, block = heapq.heappop(self._heap)
+            if (
+                self._blocks.get(block.key) is block
+                and turn == block.turn
+                and not block.children
+                and not block.pins
+            ):
+                self._inflation = priority
+                self._drop(block)
+                return block
+        return None
+
+    def drop(self, block: Block) -> None:
+        """Drop a block, and those that follow it."""
+        for child in list(block.children.values()):
+            self.drop(child)
+        self._drop(block)
 
     def put(
         self,
@@ -221,21 +253,6 @@ class BlockStore:
                 self._heap = [(b.priority, b.turn, b) for b in leaves]
                 heapq.heapify(self._heap)
 
-    def _drop_one(self) -> bool:
-        """Drop the leaf that is missed least; False where all are pinned."""
-        while self._heap:
-            priority, turn, block = heapq.heappop(self._heap)
-            if (
-                self._blocks.get(block.key) is block
-                and turn == block.turn
-                and not block.children
-                and not block.pins
-            ):
-                self._inflation = priority
-                self._drop(block)
-                return True
-        return False
-
     def _drop(self, block: Block) -> None:
         self._lot.cancel(block.room)
         self._n_bytes -= block.room.n_bytes
@@ -247,6 +264,8 @@ class BlockStore:
                 del self._first[block.root]
         elif not siblings:
             self._push(block.parent)
+        if self._dropped is not None:
+            self._dropped(block)
 
     def check_integrity(self) -> None:
         """Raise AssertionError naming the first broken invariant."""

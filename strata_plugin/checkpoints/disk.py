@@ -33,6 +33,7 @@ from .tokens import Tokens
 
 FORMAT = 1  # of the files; other versions have folders of their own
 CENTURY_S = 100.0 * 365 * 86400
+INDEX_GROWTH = 16 << 10  # bytes that a row may add to the index, at most
 ORPHAN_S = 60.0  # a file without a row that is older was left by a process that died
 
 _MAGIC = b"strata\0b"
@@ -141,7 +142,7 @@ class DiskFolder:
             try:
                 return diskcache.Cache(
                     str(self.path), timeout=10, disk=RawDisk, eviction_policy="none",
-                    cull_limit=0, statistics=0, tag_index=0,
+                    cull_limit=0, statistics=0, tag_index=0, sqlite_journal_mode="truncate",
                 )  # fmt: skip
             except (sqlite3.DatabaseError, ValueError, TypeError) as error:
                 if attempt or isinstance(error, sqlite3.OperationalError):
@@ -161,6 +162,10 @@ class DiskFolder:
         """Bytes that the folder takes, index included."""
         return int(self._cache.volume())
 
+    def has_room(self, entry: Entry) -> bool:
+        """Whether an entry fits beside what is there."""
+        return self.volume() + entry.n_file + INDEX_GROWTH <= self.limit_bytes
+
     def entries(self) -> Iterator[Entry]:
         """All entries, in no order. Those that are none are removed."""
         for key in self._cache.iterkeys():
@@ -179,7 +184,7 @@ class DiskFolder:
             with self._cache.transact():
                 if entry.key in self._cache:
                     return True  # another server was quicker
-                if self.volume() + entry.n_file > self.limit_bytes:
+                if not self.has_room(entry):
                     return False
                 try:
                     self._cache.set(entry.key, parts, expire=CENTURY_S)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from strata_plugin.build.info import build_info
 from strata_plugin.checkpoints.blocks import BlockStore
+from strata_plugin.checkpoints.disk import DiskFolder
 from strata_plugin.checkpoints.idle import WindowRule
+from strata_plugin.checkpoints.keys import Key, namespace
+from strata_plugin.checkpoints.model_hash import model_hash
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PrefixTraits
 from strata_plugin.runtime.attention import measurable, measure
@@ -38,6 +43,7 @@ from .block_states import BlockStates
 from .config import ContextConfig, EngineConfig
 from .core import EngineCore
 from .cost_file import CostFile
+from .disk_tier import DiskTier
 from .messages import ModelInfo, Ready, Submit
 from .sequences import Sequences
 
@@ -45,6 +51,12 @@ from .sequences import Sequences
 # window or
 # a recurrent state there are as many as rows; where it costs a whole context there are none.
 EXTRA_SEQUENCES = 28
+# settings of the context that change a state, or whether llama.cpp takes one
+STATE_SETTINGS = (
+    "type_k", "type_v", "flash_attn", "offload_kqv", "rope_scaling", "rope_freq_base",
+    "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor", "yarn_beta_fast",
+    "yarn_beta_slow",
+)  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +106,7 @@ class LoadedEngine:
                 n_seqs,
                 recompute_ms=lambda start, n: reading_ms(cost, start, n),
                 clock=clock,
+                disk=_disk_tier(config, c),
             )
         self.sequences = Sequences(
             context,
@@ -121,7 +134,7 @@ class LoadedEngine:
             clock=clock,
             n_ctx_slot=n_ctx_slot,
             eog_tokens=model.eog_tokens,
-            cache_shared=config.cache_shared,
+            block_tokens=config.block_tokens,
             debug=config.debug,
         )
         self.ready = Ready(
@@ -150,8 +163,9 @@ class LoadedEngine:
         return sampler
 
     def close(self) -> None:
-        """Keep what was learnt, free the context and the model."""
+        """Keep what was learnt and read, free the context and the model."""
         self._cost_file.save()
+        self.sequences.close()
         self.context.close()
         self.model.close()
 
@@ -173,6 +187,27 @@ def _with_attention(config: EngineConfig, model: Model, kept: CostFile) -> Conte
         times.choice, times.flash, times.plain,
     )  # fmt: skip
     return msgspec.structs.replace(context, flash_attn=times.choice)
+
+
+def _disk_tier(config: EngineConfig, context: ContextConfig) -> DiskTier | None:
+    if not config.disk.folder:
+        return None
+    folder, limit = Path(config.disk.folder), config.disk.limit_bytes
+
+    def open_folder() -> tuple[DiskFolder, Key]:
+        opened = DiskFolder(folder, limit)
+        content = model_hash(Path(config.model.path), folder / "models.json")
+        build = build_info()
+        return opened, namespace(
+            {
+                **{name: getattr(context, name) for name in STATE_SETTINGS},
+                "model": content,
+                "kv_overrides": "\n".join(config.model.kv_overrides),
+                "build": build.key or build.version,
+            }
+        )
+
+    return DiskTier(open_folder, config.block_tokens)
 
 
 def _make_context(model: Model, config: ContextConfig) -> tuple[Context, MemoryClass]:

@@ -14,11 +14,15 @@ from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
 from strata_plugin.checkpoints.keys import Key
 from strata_plugin.runtime.errors import StateError
 
+from .disk_tier import DiskTier, Loaded
 from .ports import ContextPort, Tokens
 
 RATE = 0.2  # weight of a new restore in the mean time per byte
 FORGET = 0.95  # of that is kept each time it speaks against a restore
 
+FETCH_GAIN = 64  # tokens that the disk must be ahead of what is in RAM
+
+Task = Callable[[], None]
 RecomputeMs = Callable[[int, int], float]  # (first position, tokens) -> time to compute them
 
 log = logging.getLogger(__name__)
@@ -35,8 +39,10 @@ class BlockStates:
         *,
         recompute_ms: RecomputeMs,
         clock: Callable[[], float],
+        disk: DiskTier | None = None,
     ) -> None:
         self.store = store
+        self.disk = disk
         self._context = context
         self._scratch = scratch
         self._recompute_ms = recompute_ms
@@ -47,13 +53,19 @@ class BlockStates:
         """Have the state of a sequence, which holds `tokens`, in blocks; False where some of it has
         no room.
         """
+        return self.keep_some(seq_id, root, tokens, len(tokens)) == len(tokens)
+
+    def keep_some(self, seq_id: int, root: Key, tokens: Tokens, most: int) -> int:
+        """As `keep`, but `most` blocks at most; how many tokens are in blocks now."""
         after, done = self.store.tip(root, tokens)
-        while done < len(tokens):
+        while done < len(tokens) and most > 0:
             end = min(done + self.store.block_tokens, len(tokens))
             if (block := self._keep_one(seq_id, root, after, tokens[done:end])) is None:
-                return False
-            after, done = block, end
-        return True
+                return done
+            after, done, most = block, end, most - 1
+            if self.disk is not None:
+                self.disk.write(block)
+        return done
 
     def find(self, root: Key, tokens: Tokens, limit: int, resident: int) -> BlockMatch | None:
         """Blocks for the first of `tokens`, `limit` of them at most; None where they hold no more
@@ -97,6 +109,37 @@ class BlockStates:
             seen = self._ms_per_byte
             self._ms_per_byte = seen + RATE * (took - seen) if seen else took
         return held
+
+    def fetch(
+        self, root: Key, tokens: Tokens, known: int, limit: int, post: Callable[[Task], None],
+        done: Task,
+    ) -> bool:  # fmt: skip
+        """Start to bring blocks of a prompt from disk to RAM, of which `known` tokens need not be
+        computed anyway. False where that is not worth while; else a task is posted that stores them
+        and calls `done`.
+        """
+        if self.disk is None:
+            return False
+        on_disk, takes_ms = self.disk.find(root, tokens, limit)
+        computing = self._recompute_ms(known, max(0, on_disk - known))
+        if on_disk <= known + FETCH_GAIN or 0.0 < computing <= takes_ms:
+            return False
+        last, _ = self.store.tip(root, tokens[:limit])
+        here = last.end if last else 0
+
+        def store(loaded: Loaded) -> None:
+            after = last
+            for entry, data in loaded:
+                room = self.store.reserve(len(data), len(entry.tokens), after)
+                if room is None:
+                    break
+                after = self.store.put(room, root, after, entry.tokens, data, entry.cost_ms)
+                if after is None:
+                    break
+            done()
+
+        self.disk.read(root, tokens[:limit], here, lambda loaded: post(lambda: store(loaded)))
+        return True
 
     def _keep_one(
         self, seq_id: int, root: Key, after: Block | None, tokens: Tokens

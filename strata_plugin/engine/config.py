@@ -12,6 +12,13 @@ from strata_plugin.scheduling.config import SchedulingConfig
 __all__ = ["ContextConfig", "EngineConfig", "ModelConfig", "SchedulingConfig", "decode", "encode"]
 
 
+class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk tier of the prefix cache."""
+
+    folder: str = ""  # "": there is none
+    limit_bytes: int = 0
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `frontend` is the JSON object for strata_frontend_new (sampling defaults and the
     like).
@@ -23,7 +30,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduling: SchedulingConfig = SchedulingConfig()
     park_bytes: int = 8192 << 20  # RAM for states outside the KV cache; 0: recompute instead
     block_tokens: int = 256  # of a block of states
-    cache_shared: bool = False  # all tenants may reuse each other's states
+    disk: DiskConfig = DiskConfig()
     verbosity: int = 3  # llama.cpp's log threshold as in --verbosity
     debug: bool = False  # check_integrity after each step
 

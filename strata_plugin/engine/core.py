@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from strata_plugin.checkpoints.keys import Key, namespace
@@ -24,6 +25,7 @@ from .messages import (
     Failed,
     Frozen,
     Metrics,
+    Moved,
     Progress,
     Queue,
     Slots,
@@ -55,10 +57,10 @@ class EngineCore:
         clock: Callable[[], float],
         n_ctx_slot: int,
         eog_tokens: frozenset[int],
-        cache_shared: bool = False,
+        block_tokens: int = 256,
         debug: bool = False,
     ) -> None:
-        self._cache_shared = cache_shared
+        self._block_tokens = block_tokens
         self.events: list[Frozen] = []
         self.flush: Callable[[], None] = _keep  # sends `events` before the step's book-keeping
         self.metrics = EngineMetrics()
@@ -72,6 +74,10 @@ class EngineCore:
         self._debug = debug
         self._batch = context.new_batch()
         self._generations: dict[int, Generation] = {}
+        self._restoring: dict[int, list[Generation]] = {}  # with their forks, by request id
+        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._behind = False  # states may have to be stored
+        self.wake: Callable[[], None] = _keep  # called by `post`, in any thread
         self._last_in_slot: dict[int, dict[str, Any]] = {}
         self._recovery = Recovery(scheduler, sequences, self._generations, self._fail)
         self._outlook = Outlook(scheduler, sequences, self._generations, self.metrics)
@@ -91,16 +97,38 @@ class EngineCore:
                 Failed(submit.request_id, 400, "exceed_context_size_error", message)
             )
             return
+        if submit.fork_of in self._restoring:
+            self._restoring[submit.fork_of].append(generation)
+            return
         max_queue = self._scheduler.config.max_queue
         if max_queue and self._scheduler.counts()[Stage.QUEUED] >= max_queue:
             message = f"the queue is full: {max_queue} requests are waiting"
             wait = self._outlook.next_place_s(now)
             self.events.append(Failed(submit.request_id, 429, "rate_limit_error", message, wait))
             return
+        if self._sequences.fetch(
+            generation.tokens,
+            generation.reuse_limit,
+            generation.root,
+            self.post,
+            lambda: self._restored(submit.request_id),
+        ):
+            self._restoring[submit.request_id] = [generation]
+            self.events.append(Moved(submit.request_id, "restoring"))
+            return
+        self._queue(generation)
+
+    def _restored(self, request_id: int) -> None:
+        """Its blocks are in RAM, as far as they could be had: on with it and its forks."""
+        for generation in self._restoring.pop(request_id, ()):
+            self._queue(generation)
+
+    def _queue(self, generation: Generation) -> None:
+        submit = generation.submit
         self._scheduler.submit(
             submit.request_id,
             n_prompt=generation.n_prompt,
-            arrival=now,
+            arrival=generation.queued_at,
             batch_class=BatchClass(lora=submit.lora),
             stop_positions=submit.stop_positions,
             id_slot=submit.id_slot,
@@ -118,14 +146,24 @@ class EngineCore:
 
     def _root(self, submit: Submit) -> Key:
         """Under which a request's states are kept: all that changes them, and whose they are."""
-        whose = "" if self._cache_shared else submit.tenant
-        return namespace({"tenant": whose, "lora": json.dumps(submit.lora)})
+        return namespace({"salt": submit.salt, "lora": json.dumps(submit.lora)})
 
     def cancel(self, request_id: int) -> None:
         """Forget a request; what it computed stays as a prefix. Unknown ids are over already."""
         generation = self._generations.get(request_id)
         if generation is not None:
             self._close(generation)
+        for first, waiting in list(self._restoring.items()):
+            waiting[:] = [g for g in waiting if g.request_id != request_id]
+            if first == request_id or not waiting:
+                del self._restoring[first]
+                for other in waiting:
+                    self._queue(other)
+
+    def post(self, task: Callable[[], None]) -> None:
+        """Have the step loop call `task` between two steps; any thread may do this."""
+        self._tasks.put(task)
+        self.wake()
 
     def slots(self, query_id: int) -> None:
         """Answer `GetSlots`."""
@@ -149,7 +187,8 @@ class EngineCore:
 
     def queue(self, query_id: int) -> None:
         """Answer `GetQueue`."""
-        self.events.append(Queue(query_id, self._outlook.view(self._clock())))
+        restoring = [g for waiting in self._restoring.values() for g in waiting]
+        self.events.append(Queue(query_id, self._outlook.view(self._clock(), restoring)))
 
     def get_metrics(self, query_id: int, reset_window: bool) -> None:
         """Answer `GetMetrics`."""
@@ -166,11 +205,21 @@ class EngineCore:
 
     @property
     def idle(self) -> bool:
-        """Nothing to do until a message comes."""
-        return not self._generations
+        """No request is there."""
+        return not (self._generations or self._restoring)
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing to do until a message or a task comes."""
+        return not (self._generations or self._behind) and self._tasks.empty()
 
     def step(self) -> bool:
         """Compute one step; False when nothing could be computed."""
+        while not self._tasks.empty():
+            self._tasks.get()()
+        if not self._generations:
+            self._behind = self._sequences.write_behind(1, busy=False) > 0
+            return False
         began = self._clock()
         n_events = len(self.events)
         self._admit()
@@ -200,6 +249,10 @@ class EngineCore:
         for generation, token in tokens:
             self._go_on(generation, token)
         self._recovery.after_success(plan)
+        # blocks that fill are stored in steps that take long anyway, those of who has ended in any
+        read = sum(p.count for p in plan.pieces if p.count > 1)
+        self._behind = True
+        self._sequences.write_behind(1 + read // self._block_tokens, busy=read > 0)
         if self._debug:
             self.check_integrity()
         return True

@@ -55,6 +55,7 @@ class Submit(Frozen, frozen=True, kw_only=True):
     lora: tuple[tuple[int, float], ...] = ()  # (adapter id, scale): part of the batch class
     stop_positions: tuple[int, ...] = ()  # token positions that no step may cross
     tenant: str = ""  # whose request it is: computing time is shared fairly between tenants
+    salt: str = ""  # who finds what it computes: requests with the same salt
     priority: int = 0  # higher goes first, before all fairness
     itl_slo_ms: float = 0.0  # longest wait between two of its tokens; 0: the server's target
     dialect: str = ""  # shown by /queue, as is `client`

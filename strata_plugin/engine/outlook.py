@@ -7,6 +7,7 @@ time; a prediction is told again when it has moved by more than a client would w
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from strata_plugin.observe.metrics import EngineMetrics
@@ -88,8 +89,8 @@ class Outlook:
                 events.append(queued)
         return events
 
-    def view(self, now: float) -> dict[str, Any]:
-        """What GET /queue shows."""
+    def view(self, now: float, restoring: Sequence[Generation] = ()) -> dict[str, Any]:
+        """What GET /queue shows; `restoring` are read from disk and not scheduled yet."""
         self._forecast(now)
         scheduler = self._scheduler
         places = self._places()
@@ -99,6 +100,7 @@ class Outlook:
             request = scheduler.request(request_id)
             queued = self._queued(g, places.get(request_id, -1))
             requests.append(_shown(g, request, queued, now))
+        requests += [_shown(g, None, self._queued(g, -1), now) for g in restoring]
         return {
             "requests": requests,
             "queued": len(places),
@@ -164,10 +166,13 @@ def _worth_telling(told: Queued, now: Queued) -> bool:
     return change > WORTH_TELLING * max(told.predicted_ttft_ms, 1000.0)
 
 
-def _shown(g: Generation, request: ScheduledRequest, queued: Queued, now: float) -> dict[str, Any]:
+def _shown(
+    g: Generation, request: ScheduledRequest | None, queued: Queued, now: float
+) -> dict[str, Any]:
     waits = not g.n_generated
+    computed = request.computed if request else 0
     since = g.prompt_done_at if g.prompt_done_at else g.started_at
-    tokens = g.n_generated if g.prompt_done_at else request.computed - g.n_cached
+    tokens = g.n_generated if g.prompt_done_at else computed - g.n_cached
     seconds = now - since if since else 0.0
     known = waits and queued.predicted_ttft_ms >= 0
     return {
@@ -177,9 +182,9 @@ def _shown(g: Generation, request: ScheduledRequest, queued: Queued, now: float)
         "key": g.submit.tenant,
         "prompt_tokens": g.n_prompt,
         "cached_tokens": g.n_cached,
-        "computed_tokens": request.computed,
+        "computed_tokens": computed,
         "generated_tokens": g.n_generated,
-        "stage": request.stage.value,
+        "stage": request.stage.value if request else "restoring",
         "position": queued.position,
         "waited_ms": round((now - g.queued_at) * 1e3, 3),
         "predicted_ttft_ms": round(queued.predicted_ttft_ms, 3) if known else None,

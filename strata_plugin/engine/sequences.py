@@ -7,6 +7,7 @@ functions.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
 from strata_plugin.checkpoints.keys import Key, namespace
@@ -15,7 +16,7 @@ from strata_plugin.checkpoints.resident import AllSequencesBusy, Placement, Resi
 from strata_plugin.checkpoints.traits import PrefixTraits
 from strata_plugin.runtime.errors import StateError
 
-from .block_states import BlockStates
+from .block_states import BlockStates, Task
 from .ports import ContextPort, Tokens
 
 # A finished sequence slows down all others while it lies in the KV cache, since attention scans its
@@ -54,6 +55,7 @@ class Sequences:
         self._idle = IdleStates(lot, traits)  # where states don't come in blocks
         self._blocks = blocks
         self._roots: dict[int, Key] = {}  # by sequence: who may use what it holds
+        self._kept: dict[int, int] = {}  # by sequence: tokens of it that are in blocks
 
     # -- a request's sequence --------------------------------------------------------------------
 
@@ -136,6 +138,7 @@ class Sequences:
             self._context.remove(seq_id)
         self._resident.begin(seq_id, tokens[:reuse], placement.source)
         self._roots[seq_id] = root
+        self._kept.pop(seq_id, None)
         return seq_id, reuse
 
     def _restored(self, tokens: Tokens, match: IdleMatch, root: Key) -> int | None:
@@ -185,6 +188,7 @@ class Sequences:
         if n == 0:
             self._context.remove(seq_id)
         self._resident.truncate(seq_id, n)
+        self._kept[seq_id] = min(n, self._kept.get(seq_id, 0))
         return n
 
     def release(self, seq_id: int) -> None:
@@ -214,6 +218,8 @@ class Sequences:
         return True
 
     def _forget(self, seq_id: int) -> None:
+        self._roots.pop(seq_id, None)
+        self._kept.pop(seq_id, None)
         self._context.remove(seq_id)
         self._resident.forget(seq_id)
 
@@ -221,6 +227,44 @@ class Sequences:
         if self._window_rule is None or n == self._resident.n_tokens(seq_id):
             return True
         return self._window_rule(self._context.position_range(seq_id)[0], n)
+
+    # -- write-behind ----------------------------------------------------------------------------
+
+    def fetch(
+        self, tokens: Tokens, limit: int, root: Key, post: Callable[[Task], None], done: Task
+    ) -> bool:
+        """Start to bring from disk to RAM what would have to be computed else. False where nothing
+        is; else `done` is called once it is there, by a task that is posted.
+        """
+        if self._blocks is None or self._blocks.disk is None or not limit:
+            return False
+        known = self.known_prefix(tokens, limit, root)
+        return self._blocks.fetch(root, tokens, known, limit, post, done)
+
+    def write_behind(self, most: int, *, busy: bool) -> int:
+        """Store up to `most` blocks of states that no block holds yet; how many were stored.
+
+        Of sequences that are being written to (`busy`) only whole blocks.
+        """
+        left = most
+        if self._blocks is None:
+            return 0
+        for seq_id, root in self._roots.items():
+            if left <= 0:
+                break
+            n = self._resident.n_tokens(seq_id)
+            is_busy = self._resident.is_busy(seq_id)
+            if is_busy:
+                n -= n % self._blocks.store.block_tokens
+            kept = self._kept.get(seq_id, 0)
+            if n <= kept or (is_busy and not busy):
+                continue
+            tokens = self._resident.tokens(seq_id)[:n]
+            done = self._blocks.keep_some(seq_id, root, tokens, left)
+            left -= max(0, -(-(done - kept) // self._blocks.store.block_tokens))
+            # where there was no room, it is not tried again for as long as the sequence is there
+            self._kept[seq_id] = done if done > kept else n
+        return most - left
 
     # -- room ------------------------------------------------------------------------------------
 
@@ -288,6 +332,15 @@ class Sequences:
             log.warning("the state of sequence %d was not saved: %s", seq_id, e or "no memory")
             self._lot.cancel(reservation)
             return None
+
+    def close(self) -> None:
+        """Have what is resident on disk, as far as a few seconds allow."""
+        if self._blocks is None or self._blocks.disk is None:
+            return
+        for seq_id, root in list(self._roots.items()):
+            if self._resident.n_tokens(seq_id):
+                self._blocks.keep(seq_id, root, self._resident.tokens(seq_id))
+        self._blocks.disk.close()
 
     def drop_parked(self, request_id: int) -> None:
         """Throw a parked state away."""

@@ -67,7 +67,7 @@ class Link:
         return None if payloads is None else list(payloads)
 
 
-Inbox = queue.SimpleQueue[tuple[ToEngine, SamplerPort | None]]
+Inbox = queue.SimpleQueue[tuple[ToEngine | None, SamplerPort | None]]  # None: just look
 
 
 class Reader:
@@ -127,7 +127,9 @@ class Reader:
                 self._inbox.put((message, sampler))
 
 
-def _handle(engine: LoadedEngine, message: ToEngine, sampler: SamplerPort | None) -> bool:
+def _handle(
+    engine: LoadedEngine, message: ToEngine | None, sampler: SamplerPort | None
+) -> bool:
     """Apply one message between steps; False to stop."""
     core = engine.core
     match message:
@@ -157,9 +159,10 @@ def _loop(link: Link, engine: LoadedEngine, inbox: Inbox) -> None:
             link.send(events)
 
     core.flush = flush
+    core.wake = lambda: inbox.put((None, None))
     while True:
         try:
-            message, sampler = inbox.get(block=core.idle)
+            message, sampler = inbox.get(block=core.at_rest)
             while True:
                 if not _handle(engine, message, sampler):
                     return

@@ -11,6 +11,7 @@ import numpy as np
 from strata_plugin.engine.assembly import LoadedEngine
 from strata_plugin.engine.config import (
     ContextConfig,
+    DiskConfig,
     EngineConfig,
     ModelConfig,
     SchedulingConfig,
@@ -27,16 +28,19 @@ def load(
     quantum_ms: float = 500.0,
     budget: int = 64,
     block_tokens: int = 256,
+    disk: object = "",
     **context: object,
 ):
     """A `LoadedEngine` on `path`; keyword arguments are `ContextConfig` fields."""
     context.setdefault("n_ctx", 2048)
     context.setdefault("threads", 1)  # several engines share few cores: spinning threads starve
+    context.setdefault("flash_attn", "on")  # auto is measured, and rounds as it comes out
     config = EngineConfig(
         model=ModelConfig(path=str(path)),
         context=ContextConfig(**context),  # type: ignore[arg-type]
         park_bytes=park_bytes,
         block_tokens=block_tokens,
+        disk=DiskConfig(folder=str(disk), limit_bytes=64 << 20),
         # chunks of a fixed size: what a stream says must not depend on how quick the machine is
         scheduling=SchedulingConfig(prefill_quantum_ms=quantum_ms, prefill_budget=budget),
         verbosity=1,

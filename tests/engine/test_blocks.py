@@ -131,7 +131,7 @@ def test_tenants_never_find_each_others_states() -> None:
     prompt = prompt_of(1, 100)
     cached = {}
     for number, tenant in enumerate(("a", "b", "a", "b"), 1):
-        session.generate(prompt, 2, request_id=number, tenant=tenant)
+        session.generate(prompt, 2, request_id=number, salt=tenant)
         done = session.end(number)
         assert isinstance(done, Done)
         cached[number] = done.timings.cache_n

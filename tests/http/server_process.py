@@ -43,7 +43,7 @@ class ServerProcess:
                 [sys.executable, "-m", "strata_server", "--port", "0", *args],
                 stdout=out,
                 stderr=err,
-                env={**environ, **(env or {})},
+                env={**environ, "STRATA_CACHE_DIR": str(self.folder / "prompts"), **(env or {})},
             )
         self.url = ""
         if wait:

@@ -152,3 +152,35 @@ def test_an_engine_that_dies_takes_the_server_with_it() -> None:
         os.kill(engine, signal.SIGKILL)
         assert server.process.wait(10) == 1
         assert "the engine process has ended unexpectedly" in server.err.read_text()
+
+
+def test_what_was_read_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
+    need_native_library()
+    prompt = list(range(1000, 1900))
+    request = {"prompt": prompt, "n_predict": 4, "temperature": 0}
+    keys = ["--api-key", "mine,yours", "--cache-dir", str(tmp_path)]
+    mine, yours = ({"Authorization": f"Bearer {key}"} for key in ("mine", "yours"))
+    with ServerProcess("-c", "2048", *keys) as server, server.client() as client:
+        first = client.post("/completion", json=request, headers=mine).json()
+        time.sleep(2)
+        for pid in (*children(server.process.pid), server.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        server.process.wait(10)
+    # keys in another order are still the same keys
+    keys[1] = "another,yours,mine"
+    with ServerProcess("-c", "2048", *keys) as server, server.client() as client:
+        time.sleep(0.5)
+        other = client.post("/completion", json=request, headers=yours).json()
+        again = client.post("/completion", json=request, headers=mine).json()
+    assert other["timings"]["cache_n"] == 0
+    assert again["timings"]["cache_n"] >= 0.99 * len(prompt)
+    assert again["content"] == first["content"]
+
+
+def test_without_a_disk_tier_nothing_is_written(tmp_path: Path) -> None:
+    need_native_library()
+    folder = tmp_path / "prompts"
+    args = ("-c", "1024", "--cache-dir", str(folder), "--cache-disk", "0")
+    with ServerProcess(*args) as server, server.client() as client:
+        client.post("/completion", json={"prompt": "a " * 300, "n_predict": 1})
+    assert not folder.exists()

@@ -6,6 +6,7 @@ gets other tokens than `expected_tokens` says.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PLAIN, WHOLE_ONLY, PrefixTraits
 from strata_plugin.engine.block_states import BlockStates
 from strata_plugin.engine.core import EngineCore
+from strata_plugin.engine.disk_tier import DiskTier
 from strata_plugin.engine.messages import Done, Failed, Frozen, Submit, Token
 from strata_plugin.engine.sequences import Sequences
 from strata_plugin.scheduling.config import SchedulingConfig
@@ -198,6 +200,7 @@ class FakeEngine:
         n_ctx_slot: int | None = None,
         n_spare: int = 4,
         block_tokens: int = 16,
+        disk: DiskTier | None = None,
         **scheduling: Any,
     ) -> None:
         self.context = FakeContext(n_ctx, n_batch=n_batch, recurrent=recurrent)
@@ -212,6 +215,7 @@ class FakeEngine:
                 n_seqs,
                 recompute_ms=lambda start, n: float(n),
                 clock=lambda: self.context.now,
+                disk=disk,
             )
         self.sequences = Sequences(
             self.context,
@@ -268,7 +272,9 @@ class FakeEngine:
         for _ in range(max_steps):
             if self.core.idle:
                 return
-            assert self.step() or self.core.idle, "stuck: requests but nothing to compute"
+            if not self.step() and not self.core.idle:
+                assert not self.core._generations, "stuck: requests but nothing to compute"
+                time.sleep(0.001)  # the disk is read
         raise AssertionError("did not finish")
 
     def tokens(self, request_id: int) -> list[int]:
@@ -285,6 +291,11 @@ class FakeEngine:
         last = self.of(request_id)[-1]
         assert isinstance(last, Done | Failed)
         return last
+
+    def rest(self) -> None:
+        """Do what is to be done without requests."""
+        while not self.core.at_rest:
+            self.step()
 
     def _collect(self) -> None:
         self.events += self.core.events

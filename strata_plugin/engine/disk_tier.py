@@ -1,0 +1,276 @@
+"""The disk tier of one engine: its own thread reads and writes, the step loop never waits.
+
+An index of what lies in the folder is kept in memory, so that whether a prompt is there is known at
+once. It knows the blocks of all models, since those are dropped to make room for others, but finds
+only its own model's. What other servers add meanwhile is found once there is no room left.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
+from strata_plugin.checkpoints.disk import DiskFolder, Entry, Trouble
+from strata_plugin.checkpoints.keys import Key, block_key, namespace
+from strata_plugin.checkpoints.parking import RamParkingLot
+from strata_plugin.checkpoints.tokens import Tokens
+
+MOST_PENDING = 256 << 20  # bytes of blocks that wait to be written; more are not kept on disk
+RATE = 0.2  # weight of a new read in the mean time per byte
+MOST_MEMO = 1 << 17
+
+Loaded = list[tuple[Entry, bytearray]]
+Open = Callable[[], tuple[DiskFolder, Key]]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Read:
+    root: Key
+    tokens: Tokens
+    known: int
+    done: Callable[[Loaded], None]
+
+
+class DiskTier:
+    """Blocks on disk. `open_folder` runs in the thread, may take long, and gives the folder and the
+    namespace of the model; OSError or ValueError mean that there will be no disk tier.
+    """
+
+    def __init__(self, open_folder: Open, block_tokens: int) -> None:
+        self._open = open_folder
+        self._folder: DiskFolder  # once it is open; the thread's alone
+        self._gone: list[Key] = []  # dropped from the index, not from the folder yet
+        self._index = BlockStore(
+            RamParkingLot(1 << 62), block_tokens, lambda block: self._gone.append(block.key)
+        )
+        self._lock = threading.Condition()
+        self._reads: deque[_Read] = deque()
+        self._writes: deque[Block] = deque()
+        self._pending = 0  # bytes of the writes
+        self._writing = False
+        self._memo: dict[Key, Key] = {}  # by a block's key in RAM: its key on disk
+        self._model: Key | None = None  # None: not open (yet, or any more)
+        self._over = False
+        self._ms_per_byte = 0.0
+        self._thread = threading.Thread(target=self._run, daemon=True, name="disk")
+        self._thread.start()
+
+    # ---- for the step loop -----------------------------------------------------------------------
+
+    def find(self, root: Key, tokens: Tokens, limit: int) -> tuple[int, float]:
+        """How many of the first `limit` tokens are on disk, and how long reading all of them should
+        take, in ms (0: not known).
+        """
+        with self._lock:
+            if self._model is None:
+                return 0, 0.0
+            match = self._index.longest(self._disk_root(root), tokens, limit)
+            n_bytes = sum(block.room.n_bytes for block in match.blocks)
+            return match.reuse, n_bytes * self._ms_per_byte
+
+    def read(
+        self, root: Key, tokens: Tokens, known: int, done: Callable[[Loaded], None]
+    ) -> None:
+        """Have the thread call `done` with the blocks of `tokens` that end after the first `known`,
+        in order; with fewer, or none, where they can't be read.
+        """
+        with self._lock:
+            self._reads.append(_Read(root, tokens.copy(), known, done))
+            self._lock.notify_all()
+
+    def write(self, block: Block) -> None:
+        """Have the thread write a block of the RAM tier, if it has time for that."""
+        with self._lock:
+            if self._over or self._pending + len(block.data) > MOST_PENDING:
+                return
+            self._writes.append(block)
+            self._pending += len(block.data)
+            self._lock.notify_all()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Write what waits, as far as `timeout_s` allows, and end the thread."""
+        with self._lock:
+            self._lock.wait_for(lambda: not (self._writes or self._writing), timeout_s)
+            self._over = True
+            self._lock.notify_all()
+        self._thread.join(timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the folder can be used; not for some time after the start."""
+        return self._model is not None
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks in the index, of all models."""
+        return len(self._index)
+
+    def wait_until_written(self, timeout_s: float) -> bool:
+        """Whether all that was given to `write` is on disk, or dropped, within `timeout_s`."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not (self._writes or self._writing), timeout_s)
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._folder, model = self._open()
+            self._scan()
+            self._folder.remove_orphans()
+            with self._lock:
+                self._model = model
+        except (*Trouble, ValueError) as error:
+            log.warning("prompts are not kept on disk: %s", error)
+            with self._lock:
+                self._over = True
+                self._writes.clear()
+                self._pending = 0
+                self._lock.notify_all()
+        while (job := self._next()) is not None:
+            loaded: Loaded = []
+            try:
+                if isinstance(job, _Read):
+                    loaded = self._read(job)
+                else:
+                    self._write(job)
+            except Trouble as error:
+                log.warning("the disk tier is in trouble: %s", error)
+            if isinstance(job, _Read):
+                job.done(loaded)
+        if self._model is not None:
+            self._folder.close()
+
+    def _next(self) -> _Read | Block | None:
+        with self._lock:
+            self._writing = False
+            self._lock.notify_all()
+            while True:
+                if self._reads:
+                    return self._reads.popleft()
+                if self._over:
+                    return None
+                if self._writes:
+                    self._writing = True
+                    block = self._writes.popleft()
+                    self._pending -= len(block.data)
+                    return block
+                self._lock.wait()
+
+    def _read(self, job: _Read) -> Loaded:
+        with self._lock:
+            if self._model is None:
+                return []
+            root, n = self._disk_root(job.root), len(job.tokens)
+            match = self._index.longest(root, job.tokens, n)
+            self._index.use(match)
+        loaded: Loaded = []
+        for block in match.blocks:
+            if block.end <= job.known:
+                continue
+            began = perf_counter()
+            found = self._folder.read(block.key)
+            if found is None:
+                self._forget(block)
+                break
+            loaded.append(found)
+            took = (perf_counter() - began) * 1e3 / block.room.n_bytes
+            seen = self._ms_per_byte
+            self._ms_per_byte = seen + RATE * (took - seen) if seen else took
+        return loaded
+
+    def _write(self, block: Block) -> None:
+        with self._lock:
+            if self._model is None:
+                return
+            key = self._disk_key(block)
+            root = self._disk_root(block.root)
+            after = self._index.get(self._disk_key(block.parent)) if block.parent else None
+            known = self._index.get(key) is not None
+            if known or (block.parent is not None and after is None):
+                return  # it is there, or would have nothing before it
+        parent = after.key if after else root
+        n_data = len(block.data)
+        entry = Entry(key, parent, root, block.start, block.tokens, n_data, block.cost_ms)
+        if self._stored(entry, block.data, after):
+            with self._lock:
+                self._list(entry, after)
+            self._sweep()
+
+    def _stored(self, entry: Entry, data: bytearray, after: Block | None) -> bool:
+        if entry.n_file > self._folder.limit_bytes:
+            return False
+        scanned = False
+        while not self._folder.write(entry, data):
+            if self._folder.has_room(entry):
+                return False  # it is not for want of room
+            with self._lock, self._index.pinned(BlockMatch((after,) if after else ())):
+                dropped = self._index.drop_one()
+            if dropped is not None:
+                self._sweep()
+            elif not scanned:
+                scanned = True
+                self._scan()  # what others wrote meanwhile
+            else:
+                return False
+        return True
+
+    def _scan(self) -> None:
+        """List what lies in the folder and is not listed; what has lost its beginning goes."""
+        found = sorted(self._folder.entries(), key=lambda entry: entry.start)
+        orphans = []
+        with self._lock:
+            for entry in found:
+                after = self._index.get(entry.parent)
+                if after is None and entry.parent != entry.root:
+                    orphans.append(entry)
+                elif self._index.get(entry.key) is None:
+                    self._list(entry, after)
+            for entry in sorted(found, key=lambda entry: entry.used):
+                block = self._index.get(entry.key)
+                if block is not None:
+                    self._index.use(BlockMatch((block,)))
+        self._gone += [entry.key for entry in orphans]
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove the files of what was dropped from the index."""
+        while self._gone:
+            self._folder.remove(self._gone.pop())
+
+    def _list(self, entry: Entry, after: Block | None) -> None:
+        room = self._index.make_room(entry.n_file)
+        assert room is not None, "the index has no limit of its own"
+        self._index.put(room, entry.root, after, entry.tokens, bytearray(), entry.cost_ms)
+
+    def _forget(self, block: Block) -> None:
+        with self._lock:
+            if self._index.get(block.key) is block:
+                self._index.drop(block)
+        self._sweep()
+
+    # ---- keys ------------------------------------------------------------------------------------
+
+    def _disk_root(self, root: Key) -> Key:
+        assert self._model is not None
+        return namespace({"model": self._model.hex(), "root": root.hex()})
+
+    def _disk_key(self, block: Block) -> Key:
+        """The key on disk of a block in RAM."""
+        path = []
+        at: Block | None = block
+        while at is not None and at.key not in self._memo:
+            path.append(at)
+            at = at.parent
+        key = self._memo[at.key] if at is not None else self._disk_root(block.root)
+        if len(self._memo) + len(path) > MOST_MEMO:
+            self._memo.clear()
+        for at in reversed(path):
+            key = self._memo[at.key] = block_key(key, at.tokens)
+        return key
