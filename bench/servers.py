@@ -6,6 +6,7 @@ a file, and inherits no LLAMA_ARG_* variable, so that both sides run on their ow
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import shutil
@@ -45,9 +46,13 @@ class Server:
         self.leftovers = 0  # child processes that outlived their parent, over all stops
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._killed_cpu_s = 0.0
 
-    def start(self, flags: tuple[str, ...] = ()) -> float:
-        """Start it and wait until it serves; returns seconds from exec to 200 on /health."""
+    def start(self, flags: tuple[str, ...] = (), *, again: bool = False) -> float:
+        """Start it and wait until it serves; returns seconds from exec to 200 on /health.
+
+        `again`: with the prompts that it has kept on disk, which are removed else.
+        """
         if self._process is not None:
             raise ServerError(f"{self.name} is running already")
         self.port = _free_port()
@@ -55,9 +60,9 @@ class Server:
             *self.command, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port),
             *flags,
         ]  # fmt: skip
-        # what earlier runs read must not be found on disk: prompts are alike in every run
         kept = self._log.with_suffix(".prompts")
-        shutil.rmtree(kept, ignore_errors=True)
+        if not again:  # prompts are alike in every run: what earlier ones read must not be found
+            shutil.rmtree(kept, ignore_errors=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
         environment["STRATA_CACHE_DIR"] = str(kept)
         with self._log.open("ab") as log:
@@ -82,6 +87,7 @@ class Server:
     def stop(self) -> None:
         """End it by its process id and wait until all its processes are gone; safe to repeat."""
         process, self._process = self._process, None
+        self._killed_cpu_s = 0.0
         if process is None:
             return
         try:
@@ -98,6 +104,16 @@ class Server:
         self.leftovers += len(alive)
         for child in alive:
             child.kill()
+
+    def kill(self) -> None:
+        """End all its processes at once, as `kill -9` does."""
+        processes = self._tree()
+        self._killed_cpu_s += self.cpu_s()
+        self._process = None
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, timeout=5)
 
     def check(self) -> None:
         """Raise `ServerError` where the process has ended."""
@@ -118,10 +134,10 @@ class Server:
         return Memory(rss, pss, count)
 
     def cpu_s(self) -> float:
-        """CPU seconds its processes have used so far; 0 where it isn't running."""
+        """CPU seconds its processes have used so far, killed ones too; 0 where it isn't running."""
         if self._process is None:
             return 0.0
-        total = 0.0
+        total = self._killed_cpu_s
         for process in self._tree():
             try:
                 times = process.cpu_times()
