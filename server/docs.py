@@ -21,12 +21,12 @@ from .flags import GROUPS
 from .flags_absent import ABSENT, REMOVED
 from .information import shown_default
 from .outlook import HEADERS, queue_comment
+from .own_fields import FIELDS
 from .prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
 from .queue_view import FIELDS as QUEUE_FIELDS
 from .queue_view import REQUEST_FIELDS
 from .service import Service
 from .settings import ServerSettings
-from .urgency import FIELDS
 
 HEAD = "<!-- Written by `python -m strata_server.docs`; change the tables in server/ instead. -->\n"
 
@@ -137,7 +137,7 @@ def _waiting() -> list[str]:
     """What requests may ask for, and what they are told while they wait."""
     example = Queued(request_id=1, position=3, predicted_ttft_ms=2300, low_ms=1900, high_ms=3100)
     return [
-        "## Urgency\n",
+        "## OwnFields\n",
         "Two fields that requests of all dialects may have. A value that can't be used is answered "
         "with 400.\n",
         *_table("field", FIELDS),

@@ -17,10 +17,10 @@ from .caller import Caller
 from .choice import Choice, Wanted
 from .errors import ApiError, context_exceeded, prompt_limit_exceeded
 from .outlook import queue_headers
+from .own_fields import OwnFields, mentions_own_fields, read_own_fields
 from .ports import Kind, PreparedPort, StreamPort
 from .stages import Stages, log
 from .submission import EmptyAnswer, Origin, make_submit
-from .urgency import Urgency, mentions_urgency, read_urgency
 
 if TYPE_CHECKING:
     from .service import Service
@@ -95,9 +95,9 @@ async def open_generation(service: Service, kind: Kind, body: bytes, caller: Cal
     """
     highest = service.settings.max_priority.highest(caller.tenant)
     prepared = await service.native_call(service.frontend.prepare, int(kind), body, size=len(body))
-    urgency = Urgency()
-    if mentions_urgency(body):
-        urgency = await service.native_call(read_urgency, body, highest, size=len(body))
+    own = OwnFields()
+    if mentions_own_fields(body):
+        own = await service.native_call(read_own_fields, body, highest, size=len(body))
     info = prepared.info
     wanted = Wanted(
         stream=bool(info["stream"]),
@@ -109,7 +109,7 @@ async def open_generation(service: Service, kind: Kind, body: bytes, caller: Cal
     prompts = [prepared.tokens(i) for i in range(int(info["n_prompts"]))]
     for prompt in prompts:
         check_prompt(service, prompt)
-    generation = Generation(service, Origin(kind, caller, urgency), prepared, wanted)
+    generation = Generation(service, Origin(kind, caller, own), prepared, wanted)
     try:
         for number, prompt in enumerate(prompts):
             _submit_prompt(service, generation, number, prompt)

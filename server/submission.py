@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -11,8 +12,8 @@ import orjson
 from strata_plugin.engine.messages import Done, StopReason, Submit, Timings
 
 from .caller import Caller
+from .own_fields import OwnFields
 from .ports import Event, Kind, PreparedPort
-from .urgency import Urgency
 
 NO_TIME = Timings(prompt_n=0, cache_n=0, prompt_ms=0, predicted_n=0, predicted_ms=0, queue_ms=0)
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's LLAMA_DEFAULT_SEED
@@ -31,7 +32,16 @@ class Origin:
 
     kind: Kind
     caller: Caller
-    urgency: Urgency
+    own: OwnFields
+
+    @property
+    def salt(self) -> str:
+        """What keeps its states apart in the prefix cache: its API key and what it asks for."""
+        own = self.own.cache_salt
+        if not own:
+            return self.caller.salt
+        both = f"{self.caller.salt}\0{own}".encode("utf-8", "surrogatepass")
+        return blake2b(both, digest_size=16, person=b"strata-salt").hexdigest()
 
     @property
     def dialect(self) -> str:
@@ -65,9 +75,9 @@ def make_submit(
         fork_of=fork_of,
         lora=tuple((int(a["id"]), float(a["scale"])) for a in info.get("lora", ())),
         tenant=origin.caller.tenant,
-        salt=origin.caller.salt,
-        priority=origin.urgency.priority,
-        itl_slo_ms=origin.urgency.itl_slo_ms,
+        salt=origin.salt,
+        priority=origin.own.priority,
+        itl_slo_ms=origin.own.itl_slo_ms,
         dialect=origin.dialect,
         client=origin.caller.client,
         settings=prepared.settings(True),

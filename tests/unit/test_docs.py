@@ -15,10 +15,10 @@ from strata_server.errors import CODES
 from strata_server.flags import AVAILABLE, BY_NAME
 from strata_server.information import help_text
 from strata_server.outlook import HEADERS
+from strata_server.own_fields import OwnFields
 from strata_server.prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
 from strata_server.queue_view import FIELDS as QUEUE_FIELDS
 from strata_server.queue_view import REQUEST_FIELDS
-from strata_server.urgency import Urgency
 
 from .fake_engine import FakeEngine
 
@@ -56,7 +56,7 @@ def test_every_route_and_metric_is_in_the_api_page() -> None:
 
 def test_every_header_error_and_field_of_ours_is_in_the_api_page() -> None:
     page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
-    for name in (*HEADERS, *(field.name for field in dataclasses.fields(Urgency))):
+    for name in (*HEADERS, *(field.name for field in dataclasses.fields(OwnFields))):
         assert f"| `{name}` |" in page
     for name, code in CODES.items():
         assert f"| `{name}` | {code} |" in page

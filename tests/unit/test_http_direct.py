@@ -14,12 +14,12 @@ from strata_server.caller import Caller
 from strata_server.choice import Choice, Wanted
 from strata_server.direct import direct
 from strata_server.generation import Generation
+from strata_server.own_fields import OwnFields
 from strata_server.pacing import Pacer
 from strata_server.ports import Kind
 from strata_server.sse import EventStream
 from strata_server.stages import Stages
 from strata_server.submission import Origin
-from strata_server.urgency import Urgency
 from tests.unit.fake_backend import (
     FakeEngine,
     FakePrepared,
@@ -194,7 +194,7 @@ def test_a_token_with_timings_waits_for_what_follows_it() -> None:
 
 def two_choices(engine: FakeEngine) -> EventStream:
     service = fake_service(engine)
-    origin = Origin(Kind.COMPLETION, Caller("r"), Urgency())
+    origin = Origin(Kind.COMPLETION, Caller("r"), OwnFields())
     prepared = FakePrepared(Kind.COMPLETION, {"prompt": "abc", "stream": True})
     generation = Generation(service, origin, prepared, WANTED)
     for index in range(2):

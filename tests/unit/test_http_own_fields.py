@@ -1,4 +1,4 @@
-"""What requests say about their urgency, and what the engine hears about where they come from."""
+"""Fields of ours in requests, and what the engine hears about where requests come from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from strata_plugin.engine.messages import Submit
 from strata_server.auth import KeyRing
 from strata_server.caller import client_name
 from strata_server.errors import ApiError
+from strata_server.own_fields import FIELDS, OwnFields, mentions_own_fields, read_own_fields
 from strata_server.settings import PriorityLimits
-from strata_server.urgency import Urgency, mentions_urgency, read_urgency
 from tests.unit.fake_backend import FakeEngine, fake_service, says
 from tests.unit.http_server import run, serving
 
@@ -89,6 +89,9 @@ def test_a_key_may_have_a_limit_of_its_own() -> None:
         '"priority": -99999999999',
         '"priority": 1e999',
         '"priority": ' + "9" * 400,
+        '"cache_salt": 7',
+        '"cache_salt": ["a"]',
+        '"cache_salt": "' + "x" * 1025 + '"',
         '"itl_slo_ms": 0',
         '"itl_slo_ms": -1',
         '"itl_slo_ms": "fast"',
@@ -106,26 +109,26 @@ def test_values_that_cannot_be_used_are_refused_before_anything_is_queued(
     reply, submitted = post("/completion", content, max_priority=PriorityLimits(9))
     error = reply.json()["error"]
     assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
-    assert "priority" in error["message"] or "itl_slo_ms" in error["message"]
+    assert any(name in error["message"] for name in FIELDS)
     assert submitted == []
 
 
 def test_only_fields_of_the_request_itself_count() -> None:
     body = b'{"prompt": "\\"priority\\": 5", "json_schema": {"priority": "abc"}}'
-    assert mentions_urgency(body)
-    assert read_urgency(body, 0) == Urgency()
-    assert not mentions_urgency(b'{"prompt": "\\"priority\\": 5, \\"itl_slo_ms\\": 1"}')
+    assert mentions_own_fields(body)
+    assert read_own_fields(body, 0) == OwnFields()
+    assert not mentions_own_fields(b'{"prompt": "\\"priority\\": 5, \\"itl_slo_ms\\": 1"}')
 
 
 @pytest.mark.parametrize("body", [b'["priority"]', b'{"priority": ', b'{"a": "priority" "b"}'])
 def test_what_is_no_json_object_is_refused(body: bytes) -> None:
     with pytest.raises(ApiError):
-        read_urgency(body, 0)
+        read_own_fields(body, 0)
 
 
 def test_deep_nesting_is_refused_and_breaks_nothing() -> None:
     with pytest.raises(ApiError):
-        read_urgency(b'{"x": ' + b"[" * 200_000 + b', "priority": 1}', 0)
+        read_own_fields(b'{"x": ' + b"[" * 200_000 + b', "priority": 1}', 0)
 
 
 # ---- where it comes from -------------------------------------------------------------------------
@@ -178,3 +181,30 @@ def test_the_engine_hears_which_client_it_was() -> None:
 def test_names_of_clients(client: Any, agent: bytes, name: str) -> None:
     scope = {"client": client, "headers": [(b"user-agent", agent)]}
     assert client_name(scope) == name
+
+
+# ---- who finds what it computed ------------------------------------------------------------------
+
+
+def salt_of(salt: str | None = None, key: str = "", **settings: Any) -> str:
+    headers = {"Authorization": f"Bearer {key}"}
+    request = {"prompt": "a", "cache_salt": salt}
+    _, submitted = post("/completion", request, headers, **settings)
+    return submitted[0].salt
+
+
+def test_keys_and_salts_keep_what_is_computed_apart() -> None:
+    salts = [
+        salt_of(salt, key, api_keys=("a", "b")) for key in ("a", "b") for salt in (None, "x", "y")
+    ]
+    assert len(set(salts)) == 6
+    assert salt_of("x", "b", api_keys=("b", "a")) == salts[4]  # in any order of keys
+    assert salt_of("", "a", api_keys=("a",)) == salts[0]
+    assert not any(secret in salt for salt in salts for secret in ("x", "y"))
+
+
+def test_shared_caches_are_split_by_salts_only() -> None:
+    shared = {"api_keys": ("a", "b"), "cache_shared": True}
+    assert salt_of(None, "a", **shared) == salt_of(None, "b", **shared) == ""
+    assert salt_of("x", "a", **shared) == salt_of("x", "b", **shared) != ""
+    assert salt_of("x", "a", **shared) != salt_of("y", "a", **shared)
