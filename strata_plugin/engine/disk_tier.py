@@ -126,6 +126,10 @@ class DiskTier:
             self._folder.remove_orphans()
             with self._lock:
                 self._model = model
+            log.info(
+                "prompts are kept in %s: %d blocks, at most %.1f GiB",
+                self._folder.path, len(self._index), self._folder.limit_bytes / 2**30,
+            )  # fmt: skip
         except (*Trouble, ValueError) as error:
             log.warning("prompts are not kept on disk: %s", error)
             with self._lock:

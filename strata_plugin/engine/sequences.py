@@ -7,6 +7,7 @@ functions.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
@@ -23,6 +24,7 @@ from .ports import ContextPort, Tokens
 # cells, too. One that is quickly copied leaves when the next request comes; a large one stays until
 # its cells are needed.
 CHEAP_STATE = 256 << 20  # bytes
+CLOSE_S = 1.5  # for storing what is resident, and again for writing it
 ANYBODY = namespace({})
 RESTORE_GAIN = 16  # tokens that a state in RAM must be ahead of what is resident
 
@@ -334,13 +336,20 @@ class Sequences:
             return None
 
     def close(self) -> None:
-        """Have what is resident on disk, as far as a few seconds allow."""
+        """Have what is resident on disk, as far as `CLOSE_S` allows: the process ends after that.
+        """
         if self._blocks is None or self._blocks.disk is None:
             return
+        until = time.monotonic() + CLOSE_S
         for seq_id, root in list(self._roots.items()):
-            if self._resident.n_tokens(seq_id):
-                self._blocks.keep(seq_id, root, self._resident.tokens(seq_id))
-        self._blocks.disk.close()
+            tokens = self._resident.tokens(seq_id) if seq_id in self._resident else None
+            kept = 0
+            while tokens is not None and kept < len(tokens) and time.monotonic() < until:
+                before = kept
+                kept = self._blocks.keep_some(seq_id, root, tokens, 8)
+                if kept <= before:
+                    break
+        self._blocks.disk.close(CLOSE_S)
 
     def drop_parked(self, request_id: int) -> None:
         """Throw a parked state away."""
