@@ -33,6 +33,7 @@ from .tokens import Tokens
 
 FORMAT = 1  # of the files; other versions have folders of their own
 CENTURY_S = 100.0 * 365 * 86400
+LOCKED_S = 30.0  # that opening waits for other servers' writes
 INDEX_GROWTH = 16 << 10  # bytes that a row may add to the index, at most
 ORPHAN_S = 60.0  # a file without a row that is older was left by a process that died
 
@@ -138,7 +139,8 @@ class DiskFolder:
             raise DiskError(f"cannot use {self.path}: {error}") from error
 
     def _open(self) -> Any:
-        for attempt in range(2):
+        begun_anew, until = False, time.monotonic() + LOCKED_S
+        while True:
             try:
                 return diskcache.Cache(
                     str(self.path), timeout=10, disk=RawDisk, eviction_policy="none",
@@ -146,13 +148,18 @@ class DiskFolder:
                     # a power cut may cost the index, which is begun anew; entries prove themselves
                     sqlite_synchronous=0,
                 )  # fmt: skip
-            except (sqlite3.DatabaseError, ValueError, TypeError) as error:
-                if attempt or isinstance(error, sqlite3.OperationalError):
+            except sqlite3.OperationalError as error:
+                # diskcache waits for other servers' writes everywhere but here
+                if "locked" not in str(error) or time.monotonic() > until:
                     raise
+                time.sleep(0.01)
+            except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+                if begun_anew:
+                    raise
+                begun_anew = True
                 log.warning("the index of %s is damaged and begun anew: %s", self.path, error)
                 for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
                     (self.path / name).unlink(missing_ok=True)
-        raise AssertionError("not reached")
 
     def close(self) -> None:
         """Close this thread's connection."""

@@ -215,6 +215,24 @@ def test_a_full_disk_is_a_failed_write_and_leaves_nothing(
     assert disk.write(*block())
 
 
+def test_opening_waits_for_others_that_write(tmp_path: Path) -> None:
+    folder(tmp_path).close()
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        db = sqlite3.connect(tmp_path / f"blocks-{FORMAT}" / "cache.db", isolation_level=None)
+        db.execute("BEGIN EXCLUSIVE")
+        os.write(tell, b"!")
+        time.sleep(0.5)
+        os._exit(0)
+    os.read(told, 1)
+    began = time.monotonic()
+    disk = folder(tmp_path)
+    assert time.monotonic() - began > 0.3
+    assert disk.write(*block())
+    os.waitpid(child, 0)
+
+
 def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match=r"cannot use .*blocks-1"):
