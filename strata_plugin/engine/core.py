@@ -40,6 +40,7 @@ from .ports import ContextPort, SamplerPort
 from .recovery import Recovery
 from .sequences import Sequences
 
+RENEWED_AT_ONCE = 8  # queued requests asked for what they will find when another ends
 READ_AHEAD_MARGIN = 256  # cells kept free for each request's answer when prompts are read ahead
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ class EngineCore:
         self._restoring: dict[int, list[Generation]] = {}  # with their forks, by request id
         self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._behind = False  # states may have to be stored
+        self._has_ended = False  # a request, since the last step
+        self._renewed = -1  # id of the queued request last asked for what it will find
         self.wake: Callable[[], None] = _keep  # called by `post`, in any thread
         self._last_in_slot: dict[int, dict[str, Any]] = {}
         self._recovery = Recovery(scheduler, sequences, self._generations, self._fail)
@@ -257,7 +260,22 @@ class EngineCore:
             self.check_integrity()
         return True
 
+    def _renew_expected(self) -> None:
+        """Others may have read by now what requests in the queue begin with: look for some of them,
+        in turn.
+        """
+        queued = sorted(self._scheduler.queued())
+        later = [i for i in queued if i > self._renewed]
+        for request_id in (later + queued)[:RENEWED_AT_ONCE]:
+            g = self._generations[request_id]
+            known = self._sequences.known_prefix(g.tokens, g.reuse_limit, g.root)
+            self._scheduler.expect(request_id, known)
+            self._renewed = request_id
+
     def _admit(self) -> None:
+        if self._has_ended:
+            self._has_ended = False
+            self._renew_expected()
         if self._scheduler.parked():
             self._recovery.unpark_one(force=False)
             if self._scheduler.parked():
@@ -440,6 +458,7 @@ class EngineCore:
         self._scheduler.finish(g.request_id)
         self._recovery.forget(g.request_id)
         del self._generations[g.request_id]
+        self._has_ended = True
         self._outlook.changed()
 
     def check_integrity(self) -> None:

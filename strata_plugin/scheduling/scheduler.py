@@ -204,6 +204,14 @@ class Scheduler:
         request.turn = request.served = self._step
         insort(self._running, request, key=_order)
 
+    def expect(self, request_id: int, expected: int) -> None:
+        """Of a request's prompt `expected` tokens will probably be found in a cache; of no account
+        once it has a sequence.
+        """
+        request = self.request(request_id)
+        if not request.held:
+            request.expected = min(expected, request.n_prompt - 1)
+
     def sampled(self, request_id: int, n: int = 1) -> None:
         """`n` tokens were sampled after the last known one.
 

@@ -439,3 +439,15 @@ def test_who_waits_is_told_place_and_time_and_again_when_they_change() -> None:
     for i in (2, 3):
         first = told[i][0]
         assert 0 < first.low_ms <= first.predicted_ttft_ms <= first.high_ms
+
+
+def test_who_waits_is_shorter_once_another_has_read_what_it_begins_with():
+    engine = FakeEngine(n_rows=1, n_spare=0, n_ctx=2000)
+    prompt = list(range(1000, 1200))
+    engine.submit(1, prompt, n=4)
+    engine.step()
+    engine.submit(2, list(range(5000, 5100)), n=4)
+    engine.submit(3, [*prompt, 7], n=4)
+    engine.run()
+    ended = [e.request_id for e in engine.events if isinstance(e, Done)]
+    assert ended == [1, 3, 2]
