@@ -135,13 +135,21 @@ class BlockStore:
     def pinned(self, match: BlockMatch) -> Iterator[None]:
         """The blocks of a match are not dropped meanwhile."""
         for block in match.blocks:
-            block.pins += 1
+            self.pin(block)
         try:
             yield
         finally:
             for block in match.blocks:
-                block.pins -= 1
-                self._push(block)
+                self.unpin(block)
+
+    def pin(self, block: Block) -> None:
+        """A block is not dropped until it was unpinned as often."""
+        block.pins += 1
+
+    def unpin(self, block: Block) -> None:
+        """Undo one `pin`."""
+        block.pins -= 1
+        self._push(block)
 
     # ---- storing ---------------------------------------------------------------------------------
 

@@ -57,14 +57,17 @@ class BlockStates:
 
     def keep_some(self, seq_id: int, root: Key, tokens: Tokens, most: int) -> int:
         """As `keep`, but `most` blocks at most; how many tokens are in blocks now."""
+        if self.disk is not None:
+            for written in self.disk.written():
+                self.store.unpin(written)
         after, done = self.store.tip(root, tokens)
         while done < len(tokens) and most > 0:
             end = min(done + self.store.block_tokens, len(tokens))
             if (block := self._keep_one(seq_id, root, after, tokens[done:end])) is None:
                 return done
             after, done, most = block, end, most - 1
-            if self.disk is not None:
-                self.disk.write(block)
+            if self.disk is not None and self.disk.write(block):
+                self.store.pin(block)  # so that what waits to be written counts as RAM
         return done
 
     def find(self, root: Key, tokens: Tokens, limit: int, resident: int) -> BlockMatch | None:

@@ -54,6 +54,7 @@ class DiskTier:
         self._reads: deque[_Read] = deque()
         self._writes: deque[Block] = deque()
         self._pending = 0  # bytes of the writes
+        self._done: list[Block] = []  # writes that are over, told by `written`
         self._writing = False
         self._memo: dict[Key, Key] = {}  # by a block's key in RAM: its key on disk
         self._model: Key | None = None  # None: not open (yet, or any more)
@@ -85,14 +86,24 @@ class DiskTier:
             self._reads.append(_Read(root, tokens.copy(), known, done))
             self._lock.notify_all()
 
-    def write(self, block: Block) -> None:
-        """Have the thread write a block of the RAM tier, if it has time for that."""
+    def write(self, block: Block) -> bool:
+        """Have the thread write a block of the RAM tier; False where it has no time for that.
+
+        Its state is used until `written` tells of it.
+        """
         with self._lock:
             if self._over or self._pending + len(block.data) > MOST_PENDING:
-                return
+                return False
             self._writes.append(block)
             self._pending += len(block.data)
             self._lock.notify_all()
+            return True
+
+    def written(self) -> list[Block]:
+        """Blocks that were written, or given up, since the last call."""
+        with self._lock:
+            done, self._done = self._done, []
+            return done
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write what waits, as far as `timeout_s` allows, and end the thread."""
@@ -134,6 +145,7 @@ class DiskTier:
             log.warning("prompts are not kept on disk: %s", error)
             with self._lock:
                 self._over = True
+                self._done += self._writes
                 self._writes.clear()
                 self._pending = 0
                 self._lock.notify_all()
@@ -148,6 +160,9 @@ class DiskTier:
                 log.warning("the disk tier is in trouble: %s", error)
             if isinstance(job, _Read):
                 job.done(loaded)
+            else:
+                with self._lock:
+                    self._done.append(job)
         if self._model is not None:
             self._folder.close()
 

@@ -164,6 +164,36 @@ def test_others_go_on_while_the_disk_is_read_and_a_cancel_counts(tmp_path: Path)
         assert not any(isinstance(event, Done | Failed) for event in engine.of(1))
 
 
+def test_what_waits_to_be_written_counts_as_ram(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class Slow(DiskFolder):
+        def write(self, entry, data):  # type: ignore[no-untyped-def]
+            assert gate.wait(10)
+            return super().write(entry, data)
+
+    disk = DiskTier(lambda: (Slow(tmp_path, 10 << 20), MODEL), BLOCK)
+    until(lambda: disk.is_open)
+    engine = FakeEngine(disk=disk, n_ctx=2000, park_bytes=20_000)  # for 17 blocks
+    for number in range(1, 10):
+        ask(engine, number, prompt(100, 1000 * number))
+    # those that wait are what there is: nothing was dropped for others
+    assert 0 < disk._pending <= 20_000
+    store = engine.sequences._blocks.store  # type: ignore[union-attr]
+    assert len(store) == len(disk._writes) + 1  # and the one that is being written
+    gate.set()
+    until(lambda: disk.wait_until_written(1))
+    ask(engine, 10, prompt(100, 50_000))
+    assert ask(engine, 11, prompt(100, 50_000)) == 99
+    until(lambda: disk.wait_until_written(1))
+    for block in disk.written():
+        store.unpin(block)
+    assert not any(block.pins for block in store._blocks.values())
+    disk.close()
+    with tier(tmp_path) as disk:
+        assert ask(FakeEngine(disk=disk), 1, prompt(100, 1000)) == 99
+
+
 def test_forks_wait_for_the_blocks_of_their_parent(tmp_path: Path) -> None:
     with tier(tmp_path) as disk:
         engine = FakeEngine(disk=disk)
