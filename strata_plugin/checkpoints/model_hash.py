@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 CHUNK = 4 << 20
@@ -84,4 +85,5 @@ def _save(kept_in: Path, kept: dict[str, str]) -> None:
         os.replace(new, kept_in)
     except OSError as error:
         log.warning("%s was not written: %s", kept_in, error)
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
