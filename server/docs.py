@@ -14,6 +14,8 @@ from strata_plugin.scheduling.sizes import SIZES
 
 from .api.absent import DISABLED, ROUTES
 from .app import create_api
+from .cache_view import FIELDS as CACHE_FIELDS
+from .cache_view import TIERS
 from .choice import TIMINGS
 from .errors import CODES
 from .flag import Flag, Status
@@ -155,6 +157,9 @@ def _waiting() -> list[str]:
         "`GET /queue` shows all requests:\n",
         *_table("field", QUEUE_FIELDS),
         *_table("field of `requests`", REQUEST_FIELDS),
+        "`GET /cache` shows what is kept of prompts, a tier each:\n",
+        *_table("tier", TIERS),
+        *_table("field of a tier", CACHE_FIELDS),
         "`timings` of replies have three more fields:\n",
         *_table("field", TIMINGS),
     ]

@@ -167,5 +167,8 @@ class EnginePort(Protocol):
     async def queue(self) -> dict[str, Any]:
         """All requests and their outlook, as GET /queue shows them."""
 
+    async def cache(self) -> dict[str, Any]:
+        """What is kept of prompts, as GET /cache shows it."""
+
     async def metrics(self, reset_bucket: bool) -> dict[str, float]:
         """Metric values by name, without prefix."""

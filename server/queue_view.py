@@ -17,7 +17,7 @@ REQUEST_FIELDS = {
     "cached_tokens": "prompt tokens found in a cache",
     "computed_tokens": "tokens in the KV cache by now, those found in a cache included",
     "generated_tokens": "tokens of the answer by now",
-    "stage": "queued, reading, writing or parked",
+    "stage": "queued, restoring (read from disk), reading, writing or parked",
     "position": "requests that wait before this one; -1: it is being read or written",
     "waited_ms": "milliseconds since it arrived",
     "predicted_ttft_ms": "predicted milliseconds from its arrival to its first token; null: not "

@@ -51,6 +51,9 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def queue(_: Request) -> Response:
         return _json(await queue_view(service))
 
+    async def cache(_: Request) -> Response:
+        return _json(await service.engine.cache())
+
     async def metrics(_: Request) -> Response:
         if not service.settings.endpoint_metrics:
             raise ApiError(
@@ -72,6 +75,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
     post(router, ("/props",), set_props, "Change properties (accepted, changes nothing)", {})
     get(router, ("/slots",), slots, "What each slot does")
     get(router, ("/queue",), queue, "Every request: where it stands and how long it may take")
+    get(router, ("/cache",), cache, "What is kept of prompts: in the KV cache, in RAM, on disk")
     get(router, ("/metrics",), metrics, "Prometheus metrics")
 
 

@@ -80,6 +80,7 @@ class BlockStore:
         self._heap: list[tuple[float, int, Block]] = []  # of leaves, with outdated entries
         self._pushed = 0
         self._n_bytes = 0
+        self.n_evicted = 0  # blocks that were dropped to make room
         self._inflation = 0.0  # priority of what was dropped last
 
     def __len__(self) -> int:
@@ -89,6 +90,11 @@ class BlockStore:
     def n_bytes(self) -> int:
         """Bytes of the budget that blocks take."""
         return self._n_bytes
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all blocks."""
+        return sum(len(block.tokens) for block in self._blocks.values())
 
     # ---- finding ---------------------------------------------------------------------------------
 
@@ -184,6 +190,7 @@ class BlockStore:
                 and not block.pins
             ):
                 self._inflation = priority
+                self.n_evicted += 1
                 self._drop(block)
                 return block
         return None

@@ -47,6 +47,7 @@ class BlockStates:
         self._scratch = scratch
         self._recompute_ms = recompute_ms
         self._clock = clock
+        self.n_fetched = 0  # tokens whose states came from disk
         self._ms_per_byte = 0.0  # of restores; 0: none was seen
 
     def keep(self, seq_id: int, root: Key, tokens: Tokens) -> bool:
@@ -139,6 +140,7 @@ class BlockStates:
                 after = self.store.put(room, root, after, entry.tokens, data, entry.cost_ms)
                 if after is None:
                     break
+                self.n_fetched += len(entry.tokens)
             done()
 
         self.disk.read(root, tokens[:limit], here, lambda loaded: post(lambda: store(loaded)))

@@ -17,10 +17,12 @@ from typing import Any, cast
 
 from .config import EngineConfig, encode
 from .messages import (
+    Cache,
     Cancel,
     Done,
     Failed,
     Frozen,
+    GetCache,
     GetMetrics,
     GetQueue,
     GetSlots,
@@ -229,12 +231,17 @@ class EngineClient(asyncio.Protocol):
         answer: Queue = await self._ask(GetQueue(next(self._query_ids)))
         return answer.queue
 
+    async def cache(self) -> dict[str, Any]:
+        """What is kept of prompts, as GET /cache shows it."""
+        answer: Cache = await self._ask(GetCache(next(self._query_ids)))
+        return answer.cache
+
     async def metrics(self, reset_bucket: bool = True) -> dict[str, float]:
         """Values by name, without prefix."""
         answer: Metrics = await self._ask(GetMetrics(next(self._query_ids), reset_bucket))
         return answer.values
 
-    async def _ask(self, query: GetSlots | GetQueue | GetMetrics) -> Any:
+    async def _ask(self, query: GetSlots | GetQueue | GetCache | GetMetrics) -> Any:
         if self.state is not EngineState.READY:
             raise EngineGone(self.error or "the engine is not ready")
         future = asyncio.get_running_loop().create_future()
@@ -286,7 +293,7 @@ class EngineClient(asyncio.Protocol):
                     if isinstance(message, _ENDS):
                         del self._streams[message.request_id]
                     stream.push(message)
-            case Slots() | Queue() | Metrics():
+            case Slots() | Queue() | Cache() | Metrics():
                 future = self._queries.get(message.query_id)
                 if future is not None and not future.done():
                     future.set_result(message)

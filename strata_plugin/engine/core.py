@@ -21,6 +21,7 @@ from strata_plugin.scheduling.seating import fill
 
 from .generation import Generation
 from .messages import (
+    Cache,
     Done,
     Failed,
     Frozen,
@@ -192,6 +193,10 @@ class EngineCore:
         """Answer `GetQueue`."""
         restoring = [g for waiting in self._restoring.values() for g in waiting]
         self.events.append(Queue(query_id, self._outlook.view(self._clock(), restoring)))
+
+    def cache(self, query_id: int) -> None:
+        """Answer `GetCache`."""
+        self.events.append(Cache(query_id, self._sequences.view()))
 
     def get_metrics(self, query_id: int, reset_window: bool) -> None:
         """Answer `GetMetrics`."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
 from strata_plugin.checkpoints.disk import DiskFolder, Entry, Trouble
@@ -117,6 +118,20 @@ class DiskTier:
     def is_open(self) -> bool:
         """Whether the folder can be used; not for some time after the start."""
         return self._model is not None
+
+    def view(self) -> dict[str, Any]:
+        """What GET /cache shows, but for hits. `bytes` are those of all blocks, without the index.
+        """
+        with self._lock:
+            opened = self._model is not None
+            return {
+                "open": opened,
+                "bytes": self._index.n_bytes,
+                "limit_bytes": self._folder.limit_bytes if opened else 0,
+                "blocks": len(self._index),
+                "tokens": self._index.n_tokens,
+                "evicted_blocks": self._index.n_evicted,
+            }
 
     @property
     def n_blocks(self) -> int:

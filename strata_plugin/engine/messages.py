@@ -96,7 +96,13 @@ class Shutdown(Frozen, frozen=True):
     """Stop the step loop after the current step and exit 0."""
 
 
-ToEngine = Submit | Cancel | GetSlots | GetQueue | GetMetrics | Shutdown
+class GetCache(Frozen, frozen=True):
+    """Ask for a `Cache` answer carrying the same `query_id`."""
+
+    query_id: int
+
+
+ToEngine = Submit | Cancel | GetSlots | GetQueue | GetCache | GetMetrics | Shutdown
 
 # ---- towards the HTTP process --------------------------------------------------------------------
 
@@ -248,6 +254,13 @@ class Queue(Frozen, frozen=True):
     queue: dict[str, Any]
 
 
+class Cache(Frozen, frozen=True):
+    """Answer to `GetCache`: the object that GET /cache returns."""
+
+    query_id: int
+    cache: dict[str, Any]
+
+
 class Metrics(Frozen, frozen=True):
     """Answer to `GetMetrics`: name (without prefix) to value, see `observe.metrics`."""
 
@@ -268,6 +281,7 @@ ToServer = (
     | Failed
     | Slots
     | Queue
+    | Cache
     | Metrics
 )
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
 from strata_plugin.checkpoints.keys import Key, namespace
@@ -57,6 +59,7 @@ class Sequences:
         self._idle = IdleStates(lot, traits)  # where states don't come in blocks
         self._blocks = blocks
         self._roots: dict[int, Key] = {}  # by sequence: who may use what it holds
+        self._hits: Counter[str] = Counter()  # prompt tokens found, by tier
         self._kept: dict[int, int] = {}  # by sequence: tokens of it that are in blocks
 
     # -- a request's sequence --------------------------------------------------------------------
@@ -76,14 +79,19 @@ class Sequences:
                     seq_id, held = self._placed(tokens, reuse_limit, root)
                     loaded = self._blocks.load(seq_id, blocks, held, self.evict_one)
                 self._resident.extend(seq_id, tokens[held:loaded])
+                self._hits["resident"] += held
+                self._hits["ram"] += loaded - held
                 return seq_id, loaded
         elif reuse_limit:
             match = self._idle.longest(root, tokens, reuse_limit, self._window_rule)
             if match is not None and match.reuse > resident + RESTORE_GAIN:
                 restored = self._restored(tokens, match, root)
                 if restored is not None:
+                    self._hits["ram"] += match.reuse
                     return restored, match.reuse
-        return self._placed(tokens, reuse_limit, root)
+        seq_id, held = self._placed(tokens, reuse_limit, root)
+        self._hits["resident"] += held
+        return seq_id, held
 
     def known_prefix(self, tokens: Tokens, limit: int, root: Key = ANYBODY) -> int:
         """How many of `tokens` (at most `limit`) would not have to be computed now."""
@@ -229,6 +237,40 @@ class Sequences:
         if self._window_rule is None or n == self._resident.n_tokens(seq_id):
             return True
         return self._window_rule(self._context.position_range(seq_id)[0], n)
+
+    def view(self) -> dict[str, Any]:
+        """What GET /cache shows."""
+        idle = self._resident.eviction_order()
+        held = [n for seq_id in self._roots if (n := self._resident.n_tokens(seq_id))]
+        ram: dict[str, Any] = {
+            "bytes": self._lot.used_bytes,
+            "limit_bytes": self._lot.limit_bytes,
+            "blocks": 0,
+            "tokens": 0,
+            "hit_tokens": self._hits["ram"],
+            "evicted_blocks": 0,
+        }
+        view: dict[str, Any] = {
+            "resident": {
+                "sequences": len(held),
+                "idle_sequences": len(idle),
+                "tokens": sum(held),
+                "cells": self.n_cells,
+                "hit_tokens": self._hits["resident"],
+            },
+            "ram": ram,
+            "disk": None,
+        }
+        if self._blocks is not None:
+            store, disk = self._blocks.store, self._blocks.disk
+            ram |= {
+                "blocks": len(store),
+                "tokens": store.n_tokens,
+                "evicted_blocks": store.n_evicted,
+            }
+            if disk is not None:
+                view["disk"] = disk.view() | {"hit_tokens": self._blocks.n_fetched}
+        return view
 
     # -- write-behind ----------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from .messages import (
     Cancel,
     Failed,
     Frozen,
+    GetCache,
     GetMetrics,
     GetQueue,
     GetSlots,
@@ -140,6 +141,8 @@ def _handle(
             core.cancel(request_id)
         case GetSlots(query_id):
             core.slots(query_id)
+        case GetCache(query_id):
+            core.cache(query_id)
         case GetQueue(query_id):
             core.queue(query_id)
         case GetMetrics(query_id, reset_bucket):

@@ -172,6 +172,9 @@ def test_what_was_read_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
         time.sleep(0.5)
         other = client.post("/completion", json=request, headers=yours).json()
         again = client.post("/completion", json=request, headers=mine).json()
+        view = client.get("/cache", headers=mine).json()
+        assert client.get("/cache").status_code == 401
+    assert view["disk"]["hit_tokens"] >= 800 and view["ram"]["blocks"] > 0
     assert other["timings"]["cache_n"] == 0
     assert again["timings"]["cache_n"] >= 0.99 * len(prompt)
     assert again["content"] == first["content"]

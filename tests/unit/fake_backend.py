@@ -171,6 +171,9 @@ class FakeEngine:
     async def slots(self) -> list[dict[str, Any]]:
         return [{"id": i, "n_ctx": 64, "is_processing": i < self.busy_slots} for i in range(4)]
 
+    async def cache(self) -> dict[str, Any]:
+        return {"resident": {"sequences": 1}, "ram": {"bytes": 2}, "disk": None}
+
     async def queue(self) -> dict[str, Any]:
         """Everything that was submitted and has not ended waits, in order of arrival."""
         waiting = [r for r, s in zip(self.requests, self.streams, strict=True) if not s.finished]

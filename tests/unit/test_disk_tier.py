@@ -15,6 +15,7 @@ from strata_plugin.checkpoints.disk import DiskFolder
 from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.engine.disk_tier import DiskTier
 from strata_plugin.engine.messages import Done, Failed, Moved
+from strata_server.cache_view import FIELDS, TIERS
 from tests.unit.fake_engine import FakeEngine
 
 MODEL, OTHER = namespace({"model": "a"}), namespace({"model": "b"})
@@ -239,3 +240,21 @@ def test_what_was_read_before_the_folder_was_open_is_kept_too(tmp_path: Path) ->
     disk.close()
     with tier(tmp_path) as disk:
         assert ask(FakeEngine(disk=disk), 1, prompt(200)) == 199
+
+
+def test_each_tier_tells_what_it_holds_and_what_it_was_good_for(tmp_path: Path) -> None:
+    with tier(tmp_path) as disk:
+        ask(FakeEngine(disk=disk), 1, prompt(200))
+    with tier(tmp_path) as disk:
+        engine = FakeEngine(disk=disk)
+        ask(engine, 1, prompt(200))
+        ask(engine, 2, prompt(200))
+        engine.core.cache(9)
+        engine._collect()
+        view = engine.events[-1].cache  # type: ignore[union-attr]
+    assert set(view) == set(TIERS)
+    assert {name for shown in view.values() for name in shown} == set(FIELDS)
+    assert view["disk"]["open"] and view["disk"]["hit_tokens"] >= 199
+    assert view["ram"]["hit_tokens"] == 199 and view["resident"]["hit_tokens"] == 199
+    assert view["disk"]["tokens"] == view["ram"]["tokens"] >= 203
+    assert view["disk"]["blocks"] == view["ram"]["blocks"] == 13

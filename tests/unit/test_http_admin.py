@@ -228,6 +228,7 @@ def test_the_openapi_document_names_every_route_and_its_body() -> None:
         "/props",
         "/slots",
         "/queue",
+        "/cache",
         "/metrics",
         "/completion",
         "/completions",
