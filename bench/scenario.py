@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,11 @@ class Metric:
         if self.target is None:
             return None
         return value >= self.target if self.better == "higher" else value <= self.target
+
+
+def untargeted(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
+    """The same figures, of which nothing is asked."""
+    return tuple(dataclasses.replace(metric, target=None) for metric in metrics)
 
 
 Measurement = Mapping[str, float]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from bench import client, scheduling, storage, weaknesses
-from bench.scenario import Measurement, Metric, Scenario, ScenarioError
+from bench.scenario import Measurement, Metric, Scenario, ScenarioError, untargeted
 from bench.servers import Server
 from bench.stats import median, quantile
 from bench.streams import check, completion, gaps_ms, random_text, timings, tokens
@@ -164,10 +164,6 @@ def idle(server: Server, seed: int) -> Measurement:
     return {"cpu_percent": 100.0 * (server.cpu_s() - cpu) / (time.perf_counter() - began)}
 
 
-def _untargeted(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
-    return tuple(dataclasses.replace(metric, target=None) for metric in metrics)
-
-
 _DECODE = (
     Metric("tokens_per_s", "tokens/s, at the client", "tok/s", "higher", target=0.97),
     Metric("timings_tokens_per_s", "tokens/s, by `timings`", "tok/s", "higher"),
@@ -213,7 +209,7 @@ BASICS: tuple[Scenario, ...] = (
         "decode-1-after",
         "Decode, 1 stream, after four 1500-token prompts",
         decode_after(4, 1500),
-        _untargeted(_DECODE),
+        untargeted(_DECODE),
         pairs=5,
         quick_pairs=1,
         rounds=1,

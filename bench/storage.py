@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from bench import client
-from bench.scenario import Measurement, Metric, Scenario
+from bench.scenario import Measurement, Metric, Scenario, untargeted
 from bench.servers import Server
 from bench.stats import median, quantile
 from bench.streams import check, completion, random_text, text, timings, ttft_s
@@ -104,8 +104,6 @@ _KILLED = (
     Metric("first_ttft_s", "first TTFT after the start", "s", "lower"),
     Metric("ttft_p50_s", "TTFT p50 after the start", "s", "lower"),
 )  # fmt: skip
-_AT_ONCE = tuple(Metric(m.key, m.label, m.unit, m.better, m.compare) for m in _KILLED)
-
 SCENARIOS = (
     Scenario(
         "in-turn",
@@ -132,7 +130,7 @@ SCENARIOS = (
         "killed-at-once",
         "kill -9 right after an answer, and a new start",
         killed(3, 1500, 60, 0.0),
-        _AT_ONCE,
+        untargeted(_KILLED),
         pairs=3,
         quick_pairs=1,
         rounds=1,

@@ -13,7 +13,7 @@ class KeyRing:
     def __init__(self, keys: Iterable[str]):
         self._digests = [sha256(key.encode()).digest() for key in keys]
         self._salts = {
-            f"key-{number}": blake2b(digest, digest_size=16, person=b"strata-salt").hexdigest()
+            f"key-{number}": make_salt(digest)
             for number, digest in enumerate(self._digests, 1)
         }
 
@@ -39,6 +39,11 @@ class KeyRing:
             same = hmac.compare_digest(own, digest)
             found += number * (same and not found)
         return f"key-{found}" if found else None
+
+
+def make_salt(secret: bytes) -> str:
+    """Keeps states of the prefix cache apart; does not tell the secret."""
+    return blake2b(secret, digest_size=16, person=b"strata-salt").hexdigest()
 
 
 def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from strata_plugin.cache_folder import cache_folder
-from strata_plugin.checkpoints.disk import FORMAT, DiskError, DiskFolder, Entry, Trouble
+from strata_plugin.checkpoints.disk import FORMAT, DiskFolder, Entry, Trouble
 
 NO_LIMIT = 1 << 62
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     try:
         return COMMANDS[options.command](DiskFolder(path, NO_LIMIT), options)
-    except (DiskError, *Trouble) as error:
+    except Trouble as error:
         print(f"strata-cache: {error}", file=sys.stderr)
         return 1
 
@@ -41,7 +41,8 @@ def stats(disk: DiskFolder, options: argparse.Namespace) -> int:
     roots = len({e.root for e in entries})
     print(f"kept by  {roots} namespaces (models, settings, API keys, salts)")
     if entries:
-        print(f"used     {_ago(min(e.used for e in entries))} to {_ago(_latest(entries))} ago")
+        used = [e.used for e in entries]
+        print(f"used     {_ago(min(used))} to {_ago(max(used))} ago")
     return 0
 
 
@@ -132,10 +133,6 @@ def _mebibytes(text: str) -> int:
 def _leaves(entries: Sequence[Entry]) -> list[Entry]:
     followed = {e.parent for e in entries}
     return [e for e in entries if e.key not in followed]
-
-
-def _latest(entries: Sequence[Entry]) -> float:
-    return max(e.used for e in entries)
 
 
 def _ago(at: float) -> str:

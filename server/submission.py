@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import orjson
 
 from strata_plugin.engine.messages import Done, StopReason, Submit, Timings
 
+from .auth import make_salt
 from .caller import Caller
 from .own_fields import OwnFields
 from .ports import Event, Kind, PreparedPort
@@ -40,8 +40,7 @@ class Origin:
         own = self.own.cache_salt
         if not own:
             return self.caller.salt
-        both = f"{self.caller.salt}\0{own}".encode("utf-8", "surrogatepass")
-        return blake2b(both, digest_size=16, person=b"strata-salt").hexdigest()
+        return make_salt(f"{self.caller.salt}\0{own}".encode("utf-8", "surrogatepass"))
 
     @property
     def dialect(self) -> str:

@@ -197,9 +197,11 @@ class BlockStore:
 
     def drop(self, block: Block) -> None:
         """Drop a block, and those that follow it."""
-        for child in list(block.children.values()):
-            self.drop(child)
-        self._drop(block)
+        going = [block]
+        for at in going:  # grows: no recursion, for a long prompt has thousands of blocks
+            going.extend(at.children.values())
+        for at in reversed(going):
+            self._drop(at)
 
     def put(
         self,

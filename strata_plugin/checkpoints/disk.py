@@ -52,7 +52,7 @@ Damage = (ValueError, struct.error, EOFError)
 Trouble = (OSError, sqlite3.Error, diskcache.Timeout)
 
 
-class DiskError(Exception):
+class DiskError(OSError):
     """The folder can't be used; the message is one line for a person."""
 
 

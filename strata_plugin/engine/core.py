@@ -110,8 +110,10 @@ class EngineCore:
             wait = self._outlook.next_place_s(now)
             self.events.append(Failed(submit.request_id, 429, "rate_limit_error", message, wait))
             return
+        known = self._known_prefix(generation)
         if self._sequences.fetch(
             generation.tokens,
+            known,
             generation.reuse_limit,
             generation.root,
             self.post,
@@ -120,14 +122,17 @@ class EngineCore:
             self._restoring[submit.request_id] = [generation]
             self.events.append(Moved(submit.request_id, "restoring"))
             return
-        self._queue(generation)
+        self._queue(generation, known)
 
     def _restored(self, request_id: int) -> None:
         """Its blocks are in RAM, as far as they could be had: on with it and its forks."""
         for generation in self._restoring.pop(request_id, ()):
-            self._queue(generation)
+            self._queue(generation, self._known_prefix(generation))
 
-    def _queue(self, generation: Generation) -> None:
+    def _known_prefix(self, g: Generation) -> int:
+        return self._sequences.known_prefix(g.tokens, g.reuse_limit, g.root)
+
+    def _queue(self, generation: Generation, known: int) -> None:
         submit = generation.submit
         self._scheduler.submit(
             submit.request_id,
@@ -141,9 +146,7 @@ class EngineCore:
             priority=submit.priority,
             itl_slo_ms=submit.itl_slo_ms,
             n_predict=submit.n_predict,
-            expected=self._sequences.known_prefix(
-                generation.tokens, generation.reuse_limit, generation.root
-            ),
+            expected=known,
         )
         self._generations[submit.request_id] = generation
         self._outlook.changed()
@@ -162,7 +165,7 @@ class EngineCore:
             if first == request_id or not waiting:
                 del self._restoring[first]
                 for other in waiting:
-                    self._queue(other)
+                    self._queue(other, self._known_prefix(other))
 
     def post(self, task: Callable[[], None]) -> None:
         """Have the step loop call `task` between two steps; any thread may do this."""
@@ -272,8 +275,7 @@ class EngineCore:
         queued = sorted(self._scheduler.queued())
         later = [i for i in queued if i > self._renewed]
         for request_id in (later + queued)[:RENEWED_AT_ONCE]:
-            g = self._generations[request_id]
-            known = self._sequences.known_prefix(g.tokens, g.reuse_limit, g.root)
+            known = self._known_prefix(self._generations[request_id])
             self._scheduler.expect(request_id, known)
             self._renewed = request_id
 

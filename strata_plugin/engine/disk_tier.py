@@ -108,8 +108,8 @@ class DiskTier:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write what waits, as far as `timeout_s` allows, and end the thread."""
+        self.wait_until_written(timeout_s)
         with self._lock:
-            self._lock.wait_for(lambda: not (self._writes or self._writing), timeout_s)
             self._over = True
             self._lock.notify_all()
         self._thread.join(timeout_s)
@@ -149,9 +149,9 @@ class DiskTier:
         try:
             self._folder, model = self._open()
             self._scan()
-            self._folder.remove_orphans()
             with self._lock:
                 self._model = model
+            self._folder.remove_orphans()
             log.info(
                 "prompts are kept in %s: %d blocks, at most %.1f GiB",
                 self._folder.path, len(self._index), self._folder.limit_bytes / 2**30,

@@ -275,14 +275,20 @@ class Sequences:
     # -- write-behind ----------------------------------------------------------------------------
 
     def fetch(
-        self, tokens: Tokens, limit: int, root: Key, post: Callable[[Task], None], done: Task
+        self,
+        tokens: Tokens,
+        known: int,
+        limit: int,
+        root: Key,
+        post: Callable[[Task], None],
+        done: Task,
     ) -> bool:
-        """Start to bring from disk to RAM what would have to be computed else. False where nothing
-        is; else `done` is called once it is there, by a task that is posted.
+        """Start to bring from disk to RAM what would have to be computed else, beyond the `known`
+        prefix. False where nothing is; else `done` is called once it is there, by a task that is
+        posted.
         """
-        if self._blocks is None or self._blocks.disk is None or not limit:
+        if self._blocks is None or not limit:
             return False
-        known = self.known_prefix(tokens, limit, root)
         return self._blocks.fetch(root, tokens, known, limit, post, done)
 
     def write_behind(self, most: int, *, busy: bool) -> int:

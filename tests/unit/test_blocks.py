@@ -155,6 +155,19 @@ def test_making_room_for_a_block_never_drops_what_it_follows() -> None:
     assert found(blocks, run(2 * N)) == 2 * N
 
 
+def test_a_beginning_goes_with_all_that_follows_however_long() -> None:
+    blocks = BlockStore(RamParkingLot(1 << 30), 1)
+    after = None
+    for number in range(3000):
+        room = blocks.reserve(1, 1, after)
+        assert room is not None
+        after = blocks.put(room, ROOT, after, run(1, number), bytearray(1), 1.0)
+    first = blocks.longest(ROOT, run(1, 0), 1).blocks[0]
+    blocks.drop(first)
+    assert len(blocks) == 0 and blocks.n_bytes == 0
+    blocks.check_integrity()
+
+
 def test_keys_differ_with_everything_that_changes_the_bytes() -> None:
     roots = [
         namespace({"model": "a"}),

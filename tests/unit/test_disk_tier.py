@@ -227,6 +227,19 @@ def test_a_folder_in_trouble_turns_the_tier_off_and_says_so(
     assert "prompts are not kept on disk: the disk is on fire" in caplog.text
 
 
+def test_a_folder_that_cannot_be_made_turns_the_tier_off_as_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING):
+        disk = DiskTier(lambda: (DiskFolder(tmp_path / "file", 1 << 20), MODEL), BLOCK)
+        engine = FakeEngine(disk=disk)
+        assert ask(engine, 1, prompt(200)) == 0
+        disk.close()
+    assert "prompts are not kept on disk: cannot use" in caplog.text
+    assert not disk.write(next(iter(engine.sequences._blocks.store._blocks.values())))  # type: ignore[union-attr]
+
+
 def test_what_was_read_before_the_folder_was_open_is_kept_too(tmp_path: Path) -> None:
     slow = threading.Event()
 
