@@ -16,9 +16,7 @@ from strata_plugin.runtime.errors import StateError
 
 from .disk_tier import DiskTier, Loaded
 from .ports import ContextPort, Tokens
-
-RATE = 0.2  # weight of a new restore in the mean time per byte
-FORGET = 0.95  # of that is kept each time it speaks against a restore
+from .transfer_rate import TransferRate
 
 FETCH_GAIN = 64  # tokens that the disk must be ahead of what is in RAM
 
@@ -48,7 +46,7 @@ class BlockStates:
         self._recompute_ms = recompute_ms
         self._clock = clock
         self.n_fetched = 0  # tokens whose states came from disk
-        self._ms_per_byte = 0.0  # of restores; 0: none was seen
+        self._restores = TransferRate()
 
     def keep(self, seq_id: int, root: Key, tokens: Tokens) -> bool:
         """Have the state of a sequence, which holds `tokens`, in blocks; False where some of it has
@@ -80,8 +78,8 @@ class BlockStates:
         if match.reuse <= resident:
             return None
         computing = self._recompute_ms(resident, match.reuse - resident)
-        if computing and n_bytes * self._ms_per_byte >= computing:
-            self._ms_per_byte *= FORGET  # else one slow restore would be the last
+        if computing and self._restores.predict(n_bytes) >= computing:
+            self._restores.doubt()
             return None
         return match
 
@@ -109,9 +107,7 @@ class BlockStates:
                 return held
             held, n_bytes = end, n_bytes + len(block.data)
         if n_bytes:
-            took = (self._clock() - began) * 1e3 / n_bytes
-            seen = self._ms_per_byte
-            self._ms_per_byte = seen + RATE * (took - seen) if seen else took
+            self._restores.observe(n_bytes, (self._clock() - began) * 1e3)
         return held
 
     def fetch(

@@ -21,8 +21,9 @@ from strata_plugin.checkpoints.keys import Key, block_key, namespace
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.tokens import Tokens
 
+from .transfer_rate import TransferRate
+
 MOST_PENDING = 256 << 20  # bytes of blocks that wait to be written; more are not kept on disk
-RATE = 0.2  # weight of a new read in the mean time per byte
 MOST_MEMO = 1 << 17
 
 Loaded = list[tuple[Entry, bytearray]]
@@ -60,7 +61,7 @@ class DiskTier:
         self._memo: dict[Key, Key] = {}  # by a block's key in RAM: its key on disk
         self._model: Key | None = None  # None: not open (yet, or any more)
         self._over = False
-        self._ms_per_byte = 0.0
+        self._speed = TransferRate()  # of reads
         self._thread = threading.Thread(target=self._run, daemon=True, name="disk")
         self._thread.start()
 
@@ -75,7 +76,7 @@ class DiskTier:
                 return 0, 0.0
             match = self._index.longest(self._disk_root(root), tokens, limit)
             n_bytes = sum(block.room.n_bytes for block in match.blocks)
-            return match.reuse, n_bytes * self._ms_per_byte
+            return match.reuse, self._speed.predict(n_bytes)
 
     def read(
         self, root: Key, tokens: Tokens, known: int, done: Callable[[Loaded], None]
@@ -214,9 +215,7 @@ class DiskTier:
                 self._forget(block)
                 break
             loaded.append(found)
-            took = (perf_counter() - began) * 1e3 / block.room.n_bytes
-            seen = self._ms_per_byte
-            self._ms_per_byte = seen + RATE * (took - seen) if seen else took
+            self._speed.observe(block.room.n_bytes, (perf_counter() - began) * 1e3)
         return loaded
 
     def _write(self, block: Block) -> None:
