@@ -65,7 +65,7 @@ def verify(disk: DiskFolder, options: argparse.Namespace) -> int:
     for entry in list(disk.entries()):
         found = disk.read(entry.key, used=False)
         if found is not None:
-            whole[entry.key] = found[0]
+            whole[entry.key] = found.entry
     damaged = listed - len(whole)
     lost = 0
     for entry in sorted(whole.values(), key=lambda e: e.start):

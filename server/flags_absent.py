@@ -63,8 +63,6 @@ _ABSENT = """
 --embedding --embeddings | LLAMA_ARG_EMBEDDINGS
 --rerank --reranking | LLAMA_ARG_RERANKING
 -bs --backend-sampling | LLAMA_ARG_BACKEND_SAMPLING
--ctxcp --ctx-checkpoints --swa-checkpoints = | LLAMA_ARG_CTX_CHECKPOINTS ||0
--cms --checkpoint-min-step = | LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT
 --slot-save-path =
 --cache-reuse = | LLAMA_ARG_CACHE_REUSE ||0
 --path = | LLAMA_ARG_STATIC_PATH

@@ -30,7 +30,7 @@ CACHE: tuple[Flag, ...] = (
     flag(
         "--cache-disk",
         "MiB of disk for states of prompts, where they outlive the server; 0: none, -1: a tenth of "
-        "what is free, 32 GiB at most. Models whose memory can't be cut are not kept there yet",
+        "what is free, 32 GiB at most",
         integer(-1, BIG),
         metavar="N",
         env="STRATA_CACHE_DISK",

@@ -189,13 +189,41 @@ CONTEXT: tuple[Flag, ...] = (
         default=True,
     ),
     flag(
-        "-cram --cache-ram",
+        "-cram --cache-ram --conversation-cache-mib",
         "MiB of RAM for states outside the KV cache: conversations that others pushed out, and "
         "parked requests, which go before; -1: no limit, 0: they are computed again",
         integer(-1, BIG),
         metavar="N",
         env="LLAMA_ARG_CACHE_RAM",
         default=8192,
+    ),
+    flag(
+        "-cms --checkpoint-every --checkpoint-min-step --prompt-cache-every",
+        "models whose state can't be cut (recurrent layers, sliding windows): tokens from one "
+        "checkpoint of a prompt to the next, so most to be read again after an edit; rounded up "
+        "to whole blocks",
+        integer(0, BIG),
+        metavar="N",
+        env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT",
+        default=4096,
+    ),
+    flag(
+        "--checkpoint-root --prompt-cache-root",
+        "the same for the first 8192 tokens, where system prompts end",
+        integer(0, BIG),
+        metavar="N",
+        env="STRATA_CHECKPOINT_ROOT",
+        default=2048,
+        status=Status.OURS,
+    ),
+    flag(
+        "-ctxcp --ctx-checkpoints --swa-checkpoints --prompt-cache",
+        "checkpoints kept of a conversation, those least missed go first; 0: only where a request "
+        "ends",
+        integer(0, BIG),
+        metavar="N",
+        env="LLAMA_ARG_CTX_CHECKPOINTS",
+        default=32,
     ),
     flag(
         "-sps --slot-prompt-similarity",

@@ -38,6 +38,9 @@ def engine_config(
         scheduling=scheduling_config(parsed, model, environ),
         park_bytes=NO_LIMIT if cache_ram < 0 else cache_ram << 20,
         block_tokens=parsed["block_tokens"],
+        checkpoint_every=max(1, parsed["checkpoint_every"]),
+        checkpoint_root=max(1, parsed["checkpoint_root"]),
+        max_checkpoints=parsed["ctx_checkpoints"],
         disk=disk_config(parsed, environ),
         verbosity=0 if settings.log_disable else settings.verbosity,
     )

@@ -1,8 +1,12 @@
 """States of prefixes in RAM, in blocks that conversations share.
 
-For memory that can be cut and copied anywhere. A block holds the state of up to `block_tokens`
-consecutive tokens after the blocks before it, so a prefix that ten conversations have in common is
-there once. Only the last block of a conversation is shorter; it gives way to one that holds more.
+A block holds what is kept for each of up to `block_tokens` consecutive tokens after the blocks
+before it, so a prefix that ten conversations have in common is there once. Only the last block of a
+conversation is shorter; it gives way to one that holds more.
+
+Where there is also a state that exists only at the end of a sequence (recurrent layers, sliding
+windows), a prefix can be used only up to a checkpoint: a last block, of maybe no tokens, that holds
+that state too. Checkpoints stay beside longer blocks, and nothing follows them.
 
 The bytes of parked requests come out of the same budget and go before. What is dropped first costs
 least to compute again, by byte and by how long it was not used (GreedyDual-Size, Cao and Irani
@@ -29,6 +33,7 @@ BLOCK_OVERHEAD = 1024  # bytes that a block takes beside its state and tokens, a
 class Block:
     """The state of `tokens`, which follow those of `parent` (None: they are the first).
 
+    `rest` is the state that exists only at their end, None for blocks that are no checkpoints.
     `cost_ms` is what computing them again would take. The room it takes of the budget stays
     reserved as long as it is stored.
     """
@@ -41,6 +46,7 @@ class Block:
     data: bytearray = field(repr=False)
     cost_ms: float
     room: Reservation
+    rest: bytearray | None = field(default=None, repr=False)
     priority: float = 0.0
     turn: int = 0  # of its valid entry in the heap; of two alike the one used earlier goes first
     pins: int = 0
@@ -50,6 +56,11 @@ class Block:
     def end(self) -> int:
         """Position after the last token."""
         return self.start + len(self.tokens)
+
+    @property
+    def n_data(self) -> int:
+        """Bytes of its state."""
+        return len(self.data) + len(self.rest or b"")
 
 
 @dataclass(frozen=True)
@@ -68,11 +79,16 @@ class BlockStore:
         lot: RamParkingLot,
         block_tokens: int,
         dropped: Callable[[Block], None] | None = None,
+        *,
+        only_checkpoints: bool = False,
     ) -> None:
-        """`dropped` is called with every block that goes."""
+        """`dropped` is called with every block that goes. `only_checkpoints`: prefixes that end
+        anywhere else can't be used.
+        """
         if block_tokens < 1:
             raise ValueError(f"block_tokens must be positive, got {block_tokens}")
         self.block_tokens = block_tokens
+        self.only_checkpoints = only_checkpoints
         self._lot = lot
         self._dropped = dropped
         self._blocks: dict[Key, Block] = {}
@@ -104,6 +120,8 @@ class BlockStore:
 
     def longest(self, root: Key, tokens: Tokens, limit: int) -> BlockMatch:
         """What is stored of the first `limit` tokens of a prompt; `use` it if it is."""
+        if self.only_checkpoints:
+            return self._longest_checkpoint(root, tokens[:limit])
         found = list(self._path(root, tokens[:limit]))
         reuse = found[-1].end if found else 0
         rest = tokens[reuse:limit]
@@ -117,6 +135,23 @@ class BlockStore:
                 found.append(best)
                 reuse += shared
         return BlockMatch(tuple(found), reuse)
+
+    def _longest_checkpoint(self, root: Key, tokens: Tokens) -> BlockMatch:
+        path = list(self._path(root, tokens))
+        for n in range(len(path), -1, -1):
+            after = path[n - 1] if n else None
+            start = after.end if after else 0
+            best = None
+            for block in self._after(root, after).values():
+                if (
+                    block.rest is not None
+                    and (best is None or block.end > best.end)
+                    and np.array_equal(block.tokens, tokens[start : block.end])
+                ):
+                    best = block
+            if best is not None:
+                return BlockMatch((*path[:n], best), best.end)
+        return BlockMatch()
 
     def use(self, match: BlockMatch) -> None:
         """The blocks of a match were used just now."""
@@ -133,7 +168,7 @@ class BlockStore:
         done = last.end if last else 0
         rest = tokens[done:]
         after = self._after(root, last).values()
-        if any(common_prefix(block.tokens, rest) == len(rest) for block in after):
+        if any(b.rest is None and common_prefix(b.tokens, rest) == len(rest) for b in after):
             done = len(tokens)
         return last, done
 
@@ -203,6 +238,32 @@ class BlockStore:
         for at in reversed(going):
             self._drop(at)
 
+    def thin(self, root: Key, tokens: Tokens, most: int) -> None:
+        """Leave `most` checkpoints of a conversation, whose tokens are given: those without which
+        the longest ways would be left to the next one before.
+        """
+        found = self._checkpoints(root, tokens)
+        while len(found) > most:
+            ends = [0, *(block.end for block in found)]
+            # the gap from one's predecessor to its successor; the last has none
+            gaps = [b - a for a, b in zip(ends, ends[2:], strict=False)] or [0]
+            self._drop(found.pop(gaps.index(min(gaps))))
+
+    def _checkpoints(self, root: Key, tokens: Tokens) -> list[Block]:
+        """Those that can be dropped, from the shortest to the longest."""
+        found = []
+        steps: list[Block | None] = [None, *self._path(root, tokens)]
+        for after in steps:
+            start = after.end if after else 0
+            for block in self._after(root, after).values():
+                if (
+                    block.rest is not None
+                    and not block.pins
+                    and np.array_equal(block.tokens, tokens[start : block.end])
+                ):
+                    found.append(block)
+        return sorted(found, key=lambda block: block.end)
+
     def put(
         self,
         room: Reservation,
@@ -211,26 +272,30 @@ class BlockStore:
         tokens: Tokens,
         data: bytearray,
         cost_ms: float,
+        rest: bytearray | None = None,
     ) -> Block | None:
-        """Store `data`, the state of `tokens`, which follow the block `after`.
+        """Store `data`, the state of `tokens`, which follow the block `after`; with `rest` it is a
+        checkpoint.
 
         None, and the room is given back, where `after` is gone. One that is stored already stays.
-        Raises ValueError for more tokens than a block has, or none.
+        Raises ValueError for more tokens than a block has, or none (checkpoints may have none).
         """
-        if not 0 < len(tokens) <= self.block_tokens:
+        least = 1 if rest is None or after is None else 0
+        if not least <= len(tokens) <= self.block_tokens:
             raise ValueError(f"a block of {len(tokens)} tokens, not 1 to {self.block_tokens}")
         if after is not None and self._blocks.get(after.key) is not after:
             self._lot.cancel(room)
             return None
-        key = block_key(after.key if after else root, tokens)
+        key = block_key(after.key if after else root, tokens, checkpoint=rest is not None)
         if (there := self._after(root, after).get(key)) is not None:
             self._lot.cancel(room)
             return there
-        for other in list(self._after(root, after).values()):
-            if _replaces(tokens, other):
-                self._drop(other)
+        if rest is None:
+            for other in list(self._after(root, after).values()):
+                if _replaces(tokens, other):
+                    self._drop(other)
         start = after.end if after else 0
-        block = Block(key, root, after, start, tokens.copy(), data, cost_ms, room)
+        block = Block(key, root, after, start, tokens.copy(), data, cost_ms, room, rest)
         self._n_bytes += room.n_bytes
         self._blocks[key] = block
         siblings = after.children if after else self._first.setdefault(root, {})
@@ -291,7 +356,9 @@ class BlockStore:
         queued = {(turn, id(block)) for _, turn, block in self._heap}
         for key, block in self._blocks.items():
             parent = block.parent.key if block.parent else block.root
-            assert key == block.key == block_key(parent, block.tokens), "a key is wrong"
+            own = block_key(parent, block.tokens, checkpoint=block.rest is not None)
+            assert key == block.key == own, "a key is wrong"
+            assert block.rest is None or not block.children, "something follows a checkpoint"
             assert block.start == (block.parent.end if block.parent else 0), "a hole before a block"
             siblings = block.parent.children if block.parent else self._first[block.root]
             assert siblings.get(key) is block, "a block is not among its siblings"
@@ -306,6 +373,7 @@ def _replaces(longer: Tokens, shorter: Block) -> bool:
     n = len(shorter.tokens)
     return (
         n < len(longer)
+        and shorter.rest is None
         and not shorter.children
         and not shorter.pins
         and bool(np.array_equal(longer[:n], shorter.tokens))

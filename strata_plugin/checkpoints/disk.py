@@ -31,15 +31,17 @@ import numpy as np
 from .keys import KEY_BYTES, Key, block_key
 from .tokens import Tokens
 
-FORMAT = 1  # of the files; other versions have folders of their own
+FORMAT = 2  # of the files; other versions have folders of their own
 CENTURY_S = 100.0 * 365 * 86400
 LOCKED_S = 30.0  # that opening waits for other servers' writes
 INDEX_GROWTH = 16 << 10  # bytes that a row may add to the index, at most
 ORPHAN_S = 60.0  # a file without a row that is older was left by a process that died
 
 _MAGIC = b"strata\0b"
-# magic, format, key, parent's key, root, position, tokens, bytes of state, ms to compute it again
-_HEADER = struct.Struct("<8sI32s32s32sQIQd")
+_NO_REST = (1 << 64) - 1
+# magic, format, key, parent's key, root, position, tokens, bytes of state, bytes of the state that
+# exists only at the end, ms to compute it again
+_HEADER = struct.Struct("<8sI32s32s32sQIQQd")
 _CHECKSUM = struct.Struct("<I")
 _FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}\.val")
 _CHUNK = 1 << 22
@@ -58,7 +60,10 @@ class DiskError(OSError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A stored block without its state. `parent` is a block's key, or `root` for the first."""
+    """A stored block without its state. `parent` is a block's key, or `root` for the first.
+
+    `n_rest` is None for blocks that are no checkpoints.
+    """
 
     key: Key
     parent: Key
@@ -66,13 +71,24 @@ class Entry:
     start: int
     tokens: Tokens
     n_data: int
+    n_rest: int | None
     cost_ms: float
     used: float = 0.0  # seconds since the epoch, by the clock of who used it
 
     @property
     def n_file(self) -> int:
         """Bytes of its file."""
-        return _HEADER.size + 4 * len(self.tokens) + self.n_data + 2 * _CHECKSUM.size
+        n_state = self.n_data + (self.n_rest or 0)
+        return _HEADER.size + 4 * len(self.tokens) + n_state + 3 * _CHECKSUM.size
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An entry with its state, as it was read."""
+
+    entry: Entry
+    data: bytearray
+    rest: bytearray | None
 
 
 class RawDisk(diskcache.Disk):  # type: ignore[misc]
@@ -182,13 +198,14 @@ class DiskFolder:
             if entry is not None:
                 yield entry
 
-    def write(self, entry: Entry, data: bytearray) -> bool:
+    def write(self, entry: Entry, data: bytearray, rest: bytearray | None = None) -> bool:
         """Store a block; False where there is no room for it, or trouble. Raises nothing."""
         head = _HEADER.pack(
             _MAGIC, FORMAT, entry.key, entry.parent, entry.root, entry.start, len(entry.tokens),
-            len(data), entry.cost_ms,
+            len(data), _NO_REST if rest is None else len(rest), entry.cost_ms,
         ) + entry.tokens.astype("<i4", copy=False).tobytes()  # fmt: skip
-        parts = (head, _checksum(head), data, _checksum(data))
+        end = rest or b""
+        parts = (head, _checksum(head), data, _checksum(data), end, _checksum(end))
         try:
             with self._cache.transact():
                 if entry.key in self._cache:
@@ -209,7 +226,7 @@ class DiskFolder:
         """Rows of the index, entries or not."""
         return len(self._cache)
 
-    def read(self, key: Key, *, used: bool = True) -> tuple[Entry, bytearray] | None:
+    def read(self, key: Key, *, used: bool = True) -> Stored | None:
         """A block and its state; None where it is not there or damaged. `used`: as of now."""
         file = self._file(key)
         if file is None:
@@ -217,14 +234,11 @@ class DiskFolder:
         try:
             with file:
                 entry = self._head(file, key)
-                data = bytearray(entry.n_data)
-                if _read_into(file, data) != entry.n_data:
-                    raise ValueError("it is cut off")
-                if file.read(_CHECKSUM.size + 1) != _checksum(data):
-                    raise ValueError("its checksum is wrong")
+                data = _read_state(file, entry.n_data)
+                rest = _read_state(file, entry.n_rest or 0)
             if used:
                 self._cache.touch(key, expire=CENTURY_S)
-            return entry, data
+            return Stored(entry, data, None if entry.n_rest is None else rest)
         except (*Damage, *Trouble, MemoryError) as error:
             self._damaged(key, error)
             return None
@@ -295,26 +309,35 @@ class DiskFolder:
 
 def _read_head(file: BinaryIO, key: Key) -> Entry:
     head = file.read(_HEADER.size)
-    magic, version, own, parent, root, start, n_tokens, n_data, cost_ms = _HEADER.unpack(head)
-    if magic != _MAGIC or version != FORMAT or own != key or not 0 < n_tokens <= _MOST_TOKENS:
+    magic, version, own, parent, root, start, n_tokens, *sizes, cost_ms = _HEADER.unpack(head)
+    n_data, n_rest = sizes
+    checkpoint = n_rest != _NO_REST
+    least = 0 if checkpoint else 1
+    if magic != _MAGIC or version != FORMAT or own != key or not least <= n_tokens <= _MOST_TOKENS:
         raise ValueError("it is none of ours")
     raw = file.read(4 * n_tokens)
     if file.read(_CHECKSUM.size) != _checksum(head + raw):
         raise ValueError("the checksum of its head is wrong")
     tokens = np.frombuffer(raw, "<i4").astype(np.int32)
-    if block_key(parent, tokens) != key:
+    if block_key(parent, tokens, checkpoint=checkpoint) != key:
         raise ValueError("its key is another block's")
-    return Entry(key, parent, root, start, tokens, n_data, cost_ms)
+    return Entry(
+        key, parent, root, start, tokens, n_data, n_rest if checkpoint else None, cost_ms
+    )
 
 
-def _read_into(file: BinaryIO, data: bytearray) -> int:
+def _read_state(file: BinaryIO, n: int) -> bytearray:
+    """The next `n` bytes, whose length was checked before, and their checksum."""
+    data = bytearray(n)
     view, done = memoryview(data), 0
-    while done < len(view):
-        n = file.readinto(view[done : done + _CHUNK])  # type: ignore[attr-defined]
-        if not n:
-            break
-        done += n
-    return done
+    while done < n:
+        got = file.readinto(view[done : done + _CHUNK])  # type: ignore[attr-defined]
+        if not got:
+            raise ValueError("it is cut off")
+        done += got
+    if file.read(_CHECKSUM.size) != _checksum(data):
+        raise ValueError("its checksum is wrong")
+    return data
 
 
 def _checksum(data: bytes | bytearray | Sequence[int]) -> bytes:

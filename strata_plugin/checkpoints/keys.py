@@ -27,8 +27,9 @@ def namespace(parts: Mapping[str, str | int | float | bool | None]) -> Key:
     return hashlib.blake2b(text.encode(), digest_size=KEY_BYTES, person=b"strata-root").digest()
 
 
-def block_key(parent: Key, tokens: Tokens) -> Key:
+def block_key(parent: Key, tokens: Tokens, *, checkpoint: bool = False) -> Key:
     """The key of the block of `tokens` after `parent` (a namespace or another block)."""
-    state = hashlib.blake2b(parent, digest_size=KEY_BYTES, person=b"strata-block")
+    person = b"strata-check" if checkpoint else b"strata-block"
+    state = hashlib.blake2b(parent, digest_size=KEY_BYTES, person=person)
     state.update(tokens.astype("<i4", copy=False).tobytes())
     return state.digest()

@@ -7,6 +7,7 @@ does to the KV cache what a `Placement` says, then reports it with `begin`, `ext
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,23 +69,41 @@ class ResidentSet:
 
     # ---- choosing --------------------------------------------------------------------------------
 
-    def place(self, tokens: Tokens, *, limit: int, usable: Usable | None = None) -> Placement:
+    def place(
+        self,
+        tokens: Tokens,
+        *,
+        limit: int,
+        usable: Usable | None = None,
+        keep: int | None = None,
+    ) -> Placement:
         """Where a prompt goes, reusing the longest usable prefix; changes nothing.
 
         At most `limit` tokens are reused. Busy sequences are donors too. An idle one is taken over
         when that loses nothing or is the only way, else its prefix is copied, so that both
-        conversations stay. `usable` may veto a prefix (None: all are valid). Raises
-        AllSequencesBusy when no sequence can be written to.
+        conversations stay. `usable` may veto a prefix (None: all are valid). Where nothing is
+        reused, the sequence `keep` is not evicted either. Raises AllSequencesBusy when no sequence
+        can be written to.
         """
         for candidate in self._candidates(tokens, limit):
             if usable is None or usable(candidate.seq_id, candidate.reuse):
                 placement = self._serve_from(candidate)
                 if placement is not None:
                     return placement
-        seq_id, evict = self._fresh(keep=None)
+        seq_id, evict = self._fresh(keep)
         if seq_id is None:
             raise AllSequencesBusy(f"all {self.n_seqs} sequences are busy")
         return Placement(seq_id, 0, evict=evict)
+
+    def longest(self, tokens: Tokens, usable: Callable[[int], bool]) -> tuple[int | None, int]:
+        """The sequence, among `usable` ones, that shares the longest prefix with `tokens`, busy or
+        not, and how long that is.
+        """
+        best, shared = None, 0
+        for seq_id, common in self._common_prefixes(tokens):
+            if common > shared and usable(seq_id):
+                best, shared = seq_id, common
+        return best, shared
 
     def _candidates(self, tokens: Tokens, limit: int) -> list[_Candidate]:
         found = []

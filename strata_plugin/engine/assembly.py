@@ -11,6 +11,7 @@ import numpy as np
 
 from strata_plugin.build.info import build_info
 from strata_plugin.checkpoints.blocks import BlockStore
+from strata_plugin.checkpoints.borders import Borders
 from strata_plugin.checkpoints.disk import DiskFolder
 from strata_plugin.checkpoints.idle import WindowRule
 from strata_plugin.checkpoints.keys import Key, namespace
@@ -18,7 +19,12 @@ from strata_plugin.checkpoints.model_hash import model_hash
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PrefixTraits
 from strata_plugin.runtime.attention import measurable, measure
-from strata_plugin.runtime.context import MAX_SEQUENCES, Context, ContextError
+from strata_plugin.runtime.context import (
+    MAX_SEQUENCES,
+    STATE_PARTIAL,
+    Context,
+    ContextError,
+)
 from strata_plugin.runtime.devices import thread_counts
 from strata_plugin.runtime.library import log_to_stderr
 from strata_plugin.runtime.memory_classes import (
@@ -39,7 +45,7 @@ from strata_plugin.runtime.native import (
 from strata_plugin.scheduling.cost import reading_ms
 from strata_plugin.scheduling.scheduler import Limits, Scheduler
 
-from .block_states import BlockStates
+from .block_states import BlockStates, EndState
 from .config import ContextConfig, EngineConfig
 from .core import EngineCore
 from .cost_file import CostFile
@@ -98,15 +104,16 @@ class LoadedEngine:
         lot = RamParkingLot(config.park_bytes)
         traits = _traits(memory)
         blocks, n_seqs = None, context.n_seq_max
-        if traits.every_prefix and traits.can_copy_prefix and n_seqs > c.n_parallel:
-            n_seqs -= 1  # the last one is where states pass through
+        if context.supports_ranges():
+            end = _end_state(memory, config.max_checkpoints)
+            only_checkpoints = end is not None
             blocks = BlockStates(
                 context,
-                BlockStore(lot, config.block_tokens),
-                n_seqs,
+                BlockStore(lot, config.block_tokens, only_checkpoints=only_checkpoints),
                 recompute_ms=lambda start, n: reading_ms(cost, start, n),
                 clock=clock,
-                disk=_disk_tier(config, c),
+                disk=_disk_tier(config, c, only_checkpoints=only_checkpoints),
+                end=end,
             )
         self.sequences = Sequences(
             context,
@@ -114,6 +121,7 @@ class LoadedEngine:
             n_seqs=n_seqs,
             traits=traits,
             blocks=blocks,
+            borders=_borders(config),
             window_rule=_window_rule(memory, model.n_swa),
             survives_failed_step=memory.survives_failed_step,
             copy_pins_window=memory.copy_pins_window,
@@ -189,7 +197,27 @@ def _with_attention(config: EngineConfig, model: Model, kept: CostFile) -> Conte
     return msgspec.structs.replace(context, flash_attn=times.choice)
 
 
-def _disk_tier(config: EngineConfig, context: ContextConfig) -> DiskTier | None:
+def _end_state(memory: MemoryClass, max_checkpoints: int) -> EndState | None:
+    """What of a sequence's state exists only at its end; None where it can be cut anywhere."""
+    if memory.cut is Cut.ANYWHERE:
+        return None
+    return EndState(
+        flags=STATE_PARTIAL if memory.has_partial_state else 0,
+        per_token=memory.has_cells,
+        most=max(1, max_checkpoints),
+    )
+
+
+def _borders(config: EngineConfig) -> Borders | None:
+    """Where requests are stored before they end."""
+    if not config.max_checkpoints:
+        return None
+    return Borders(config.checkpoint_every, config.checkpoint_root, config.block_tokens)
+
+
+def _disk_tier(
+    config: EngineConfig, context: ContextConfig, *, only_checkpoints: bool
+) -> DiskTier | None:
     if not config.disk.folder:
         return None
     folder, limit = Path(config.disk.folder), config.disk.limit_bytes
@@ -207,7 +235,7 @@ def _disk_tier(config: EngineConfig, context: ContextConfig) -> DiskTier | None:
             }
         )
 
-    return DiskTier(open_folder, config.block_tokens)
+    return DiskTier(open_folder, config.block_tokens, only_checkpoints=only_checkpoints)
 
 
 def _make_context(model: Model, config: ContextConfig) -> tuple[Context, MemoryClass]:

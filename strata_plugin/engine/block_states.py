@@ -1,14 +1,14 @@
-"""Moves ranges of a sequence between the KV cache and the block store, both ways.
+"""Moves states between the KV cache and the block store, both ways.
 
-llama.cpp writes and reads whole sequences only. In one pool of cells a scratch sequence that shares
-the cells of a range is as good as the range: it is saved as a whole, and loaded states are handed
-to the sequence that goes on with them. Nothing is copied for that within the cache.
+What is kept for each token moves in ranges of positions; what exists only at the end of a sequence
+(`end_flags`), in one piece, at the moment when the sequence is there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
 from strata_plugin.checkpoints.keys import Key
@@ -26,89 +26,168 @@ RecomputeMs = Callable[[int, int], float]  # (first position, tokens) -> time to
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class EndState:
+    """Of memory whose state exists, in part or as a whole, only at the end of a sequence."""
+
+    flags: int  # that save_state gives just that part for
+    per_token: bool = True  # there is another part, which is kept for each token
+    most: int = 32  # checkpoints of a conversation
+
+
 class BlockStates:
-    """The blocks of one context. `scratch` is a sequence that nobody else uses."""
+    """The blocks of one context. `end`: the kind of its checkpoints, None where it needs none."""
 
     def __init__(
         self,
         context: ContextPort,
         store: BlockStore,
-        scratch: int,
         *,
         recompute_ms: RecomputeMs,
         clock: Callable[[], float],
         disk: DiskTier | None = None,
+        end: EndState | None = None,
     ) -> None:
         self.store = store
         self.disk = disk
+        self.end = end
         self._context = context
-        self._scratch = scratch
         self._recompute_ms = recompute_ms
         self._clock = clock
         self.n_fetched = 0  # tokens whose states came from disk
         self._restores = TransferRate()
 
+    # ---- to blocks -------------------------------------------------------------------------------
+
     def keep(self, seq_id: int, root: Key, tokens: Tokens) -> bool:
         """Have the state of a sequence, which holds `tokens`, in blocks; False where some of it has
         no room.
         """
+        if self.end is not None:
+            return self.checkpoint(seq_id, root, tokens)
         return self.keep_some(seq_id, root, tokens, len(tokens)) == len(tokens)
 
     def keep_some(self, seq_id: int, root: Key, tokens: Tokens, most: int) -> int:
-        """As `keep`, but `most` blocks at most; how many tokens are in blocks now."""
-        if self.disk is not None:
-            for written in self.disk.written():
-                self.store.unpin(written)
+        """Store up to `most` blocks of what is kept for each of `tokens`; how many tokens are in
+        blocks now.
+        """
+        self._unpin_written()
         after, done = self.store.tip(root, tokens)
         while done < len(tokens) and most > 0:
             end = min(done + self.store.block_tokens, len(tokens))
-            if (block := self._keep_one(seq_id, root, after, tokens[done:end])) is None:
+            cost_ms = self._recompute_ms(done, end - done)
+            block = self._stored(seq_id, root, after, tokens[done:end], cost_ms)
+            if block is None:
                 return done
             after, done, most = block, end, most - 1
-            if self.disk is not None and self.disk.write(block):
-                self.store.pin(block)  # so that what waits to be written counts as RAM
         return done
+
+    def checkpoint(self, seq_id: int, root: Key, tokens: Tokens) -> bool:
+        """Store the state of a sequence that holds exactly `tokens`, so that it can go on from
+        there; False where there is no room for it.
+        """
+        assert self.end is not None
+        n, known = len(tokens), self.store.longest(root, tokens, len(tokens))
+        if known.reuse == n:
+            self.store.use(known)
+            return True
+        border = n - n % self.store.block_tokens
+        if self.keep_some(seq_id, root, tokens[:border], n) < border:
+            return False
+        after, _ = self.store.tip(root, tokens[:border])
+        cost_ms = self._recompute_ms(known.reuse, n - known.reuse)
+        self.store.thin(root, tokens, self.end.most - 1)
+        return self._stored(seq_id, root, after, tokens[border:], cost_ms, self.end) is not None
+
+    def _stored(
+        self,
+        seq_id: int,
+        root: Key,
+        after: Block | None,
+        tokens: Tokens,
+        cost_ms: float,
+        end: EndState | None = None,
+    ) -> Block | None:
+        """A new block of `tokens`, with `end` a checkpoint; None where there is no room for it."""
+        context, start = self._context, after.end if after else 0
+        stop = start + len(tokens)
+        per_token = bool(len(tokens)) and (self.end is None or self.end.per_token)
+        size = context.range_size(seq_id, start, stop) if per_token else 0
+        size += context.state_size(seq_id, end.flags) if end else 0
+        room = self.store.reserve(size, len(tokens), after)
+        if room is None:
+            return None
+        try:
+            data = context.save_range(seq_id, start, stop) if per_token else bytearray()
+            rest = context.save_state(seq_id, end.flags) if end else None
+        except (MemoryError, StateError) as e:
+            log.warning("a block of sequence %d was not saved: %s", seq_id, e or "no memory")
+            self.store.cancel(room)
+            return None
+        block = self.store.put(room, root, after, tokens, data, cost_ms, rest)
+        if block is not None and self.disk is not None and self.disk.write(block):
+            self.store.pin(block)  # so that what waits to be written counts as RAM
+        return block
+
+    def _unpin_written(self) -> None:
+        if self.disk is not None:
+            for written in self.disk.written():
+                self.store.unpin(written)
+
+    # ---- from blocks -----------------------------------------------------------------------------
 
     def find(self, root: Key, tokens: Tokens, limit: int, resident: int) -> BlockMatch | None:
         """Blocks for the first of `tokens`, `limit` of them at most; None where they hold no more
         than the `resident` ones, or where computing those is quicker.
         """
         match = self.store.longest(root, tokens, limit)
-        n_bytes = sum(len(b.data) for b in match.blocks if b.end > resident)
         if match.reuse <= resident:
             return None
+        n_bytes = sum(b.n_data for b in match.blocks if b.end > resident)
         computing = self._recompute_ms(resident, match.reuse - resident)
         if computing and self._restores.predict(n_bytes) >= computing:
             self._restores.doubt()
             return None
         return match
 
+    def first_held(self, match: BlockMatch, held: int) -> int:
+        """To how many of its `held` tokens a sequence has to be cut before `load`."""
+        if self.end is not None and held >= match.reuse:
+            return match.reuse
+        return held - held % self.store.block_tokens
+
     def load(
         self, seq_id: int, match: BlockMatch, held: int, evict_one: Callable[[], bool]
     ) -> int:
-        """Append what a match has beyond the first `held` tokens of a sequence; how many it holds
-        now. The blocks have to be pinned. `evict_one` makes room in the KV cache, False where it
-        can't; then the rest is left.
+        """Append what a match has beyond the first `held` tokens of a sequence (see `first_held`);
+        how many it holds now: all or as before, or none where its state was refused.
+
+        The blocks have to be pinned. `evict_one` makes room in the KV cache, False where it can't.
         """
         self.store.use(match)
-        began, n_bytes = self._clock(), 0
-        for block in match.blocks:
-            end = min(block.end, match.reuse)
-            if end <= held:
-                continue
-            while not self._context.load_state(self._scratch, block.data):
-                self._context.remove(self._scratch)
+        began = self._clock()
+        blocks = [b for b in match.blocks if b.end > held and len(b.data)]
+        while not self._context.append_ranges(seq_id, [b.data for b in blocks]):
+            if not evict_one():
+                return held if self.end is None else self._given_up(seq_id)
+        last = match.blocks[-1]
+        if self.end is not None:
+            assert last.rest is not None
+            while not self._context.load_state(seq_id, last.rest, self.end.flags):
                 if not evict_one():
-                    return held
-            self._context.copy(self._scratch, seq_id, end, held)
-            self._context.remove(self._scratch)
-            if self._context.position_range(seq_id)[1] != end - 1:
-                log.warning("a stored block of %d tokens was refused", len(block.tokens))
-                return held
-            held, n_bytes = end, n_bytes + len(block.data)
-        if n_bytes:
-            self._restores.observe(n_bytes, (self._clock() - began) * 1e3)
-        return held
+                    return self._given_up(seq_id)
+        elif match.reuse < last.end:
+            self._context.remove(seq_id, match.reuse)
+        if self._context.position_range(seq_id)[1] != match.reuse - 1:
+            log.warning("a stored state of %d tokens was refused", match.reuse)
+            return self._given_up(seq_id)
+        n_bytes = sum(len(b.data) for b in blocks) + len(last.rest or b"")
+        self._restores.observe(n_bytes, (self._clock() - began) * 1e3)
+        return match.reuse
+
+    def _given_up(self, seq_id: int) -> int:
+        self._context.remove(seq_id)
+        return 0
 
     def fetch(
         self, root: Key, tokens: Tokens, known: int, limit: int, post: Callable[[Task], None],
@@ -129,11 +208,15 @@ class BlockStates:
 
         def store(loaded: Loaded) -> None:
             after = last
-            for entry, data in loaded:
-                room = self.store.reserve(len(data), len(entry.tokens), after)
+            for found in loaded:
+                entry = found.entry
+                n_data = entry.n_data + (entry.n_rest or 0)
+                room = self.store.reserve(n_data, len(entry.tokens), after)
                 if room is None:
                     break
-                after = self.store.put(room, root, after, entry.tokens, data, entry.cost_ms)
+                after = self.store.put(
+                    room, root, after, entry.tokens, found.data, entry.cost_ms, found.rest
+                )
                 if after is None:
                     break
                 self.n_fetched += len(entry.tokens)
@@ -141,24 +224,3 @@ class BlockStates:
 
         self.disk.read(root, tokens[:limit], here, lambda loaded: post(lambda: store(loaded)))
         return True
-
-    def _keep_one(
-        self, seq_id: int, root: Key, after: Block | None, tokens: Tokens
-    ) -> Block | None:
-        start = after.end if after else 0
-        self._context.copy(seq_id, self._scratch, start + len(tokens), start)
-        try:
-            size = self._context.state_size(self._scratch)
-            room = self.store.reserve(size, len(tokens), after)
-            if room is None:
-                return None
-            try:
-                data = self._context.save_state(self._scratch)
-            except (MemoryError, StateError) as e:
-                log.warning("a block of sequence %d was not saved: %s", seq_id, e or "no memory")
-                self.store.cancel(room)
-                return None
-        finally:
-            self._context.remove(self._scratch)
-        cost_ms = self._recompute_ms(start, len(tokens))
-        return self.store.put(room, root, after, tokens, data, cost_ms)

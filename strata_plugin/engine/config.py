@@ -9,7 +9,15 @@ import msgspec
 from strata_plugin.runtime.config import ContextConfig, ModelConfig
 from strata_plugin.scheduling.config import SchedulingConfig
 
-__all__ = ["ContextConfig", "EngineConfig", "ModelConfig", "SchedulingConfig", "decode", "encode"]
+__all__ = [
+    "ContextConfig",
+    "DiskConfig",
+    "EngineConfig",
+    "ModelConfig",
+    "SchedulingConfig",
+    "decode",
+    "encode",
+]
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +38,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduling: SchedulingConfig = SchedulingConfig()
     park_bytes: int = 8192 << 20  # RAM for states outside the KV cache; 0: recompute instead
     block_tokens: int = 256  # of a block of states
+    checkpoint_every: int = 4096  # tokens between checkpoints of states that can't be cut
+    checkpoint_root: int = 2048  # the same, for the beginning of a prompt
+    max_checkpoints: int = 32  # of a conversation; 0: only where a request ends
     disk: DiskConfig = DiskConfig()
     verbosity: int = 3  # llama.cpp's log threshold as in --verbosity
     debug: bool = False  # check_integrity after each step

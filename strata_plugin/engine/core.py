@@ -139,7 +139,7 @@ class EngineCore:
             n_prompt=generation.n_prompt,
             arrival=generation.queued_at,
             batch_class=BatchClass(lora=submit.lora),
-            stop_positions=submit.stop_positions,
+            stop_positions=self._stops(generation),
             id_slot=submit.id_slot,
             fork_of=submit.fork_of,
             tenant=submit.tenant,
@@ -150,6 +150,12 @@ class EngineCore:
         )
         self._generations[submit.request_id] = generation
         self._outlook.changed()
+
+    def _stops(self, generation: Generation) -> tuple[int, ...]:
+        """Positions that no step crosses."""
+        stops = generation.submit.stop_positions
+        own = self._sequences.checkpoints(generation.tokens, self._eog, generation.root)
+        return tuple(sorted({*stops, *own})) if own else stops
 
     def _root(self, submit: Submit) -> Key:
         """Under which a request's states are kept: all that changes them, and whose they are."""
@@ -348,6 +354,9 @@ class EngineCore:
             end = piece.start + piece.count
             longest = max(longest, end)
             self._sequences.computed(generation.seq_id, generation.tokens[piece.start : end])
+            request = self._scheduler.request(piece.request_id)
+            if self._sequences.is_border(end) or end in request.stop_positions:
+                self._sequences.checkpoint(generation.seq_id)
         self.metrics.step_done(len(plan.pieces), longest, elapsed_ms / 1e3)
 
     def _progress_to(self, generation: Generation, processed: int) -> None:

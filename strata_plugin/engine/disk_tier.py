@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
-from strata_plugin.checkpoints.disk import DiskFolder, Entry, Trouble
+from strata_plugin.checkpoints.disk import DiskFolder, Entry, Stored, Trouble
 from strata_plugin.checkpoints.keys import Key, block_key, namespace
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.tokens import Tokens
@@ -26,7 +26,7 @@ from .transfer_rate import TransferRate
 MOST_PENDING = 256 << 20  # bytes of blocks that wait to be written; more are not kept on disk
 MOST_MEMO = 1 << 17
 
-Loaded = list[tuple[Entry, bytearray]]
+Loaded = list[Stored]
 Open = Callable[[], tuple[DiskFolder, Key]]
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,17 @@ class DiskTier:
     namespace of the model; OSError or ValueError mean that there will be no disk tier.
     """
 
-    def __init__(self, open_folder: Open, block_tokens: int) -> None:
+    def __init__(
+        self, open_folder: Open, block_tokens: int, *, only_checkpoints: bool = False
+    ) -> None:
         self._open = open_folder
         self._folder: DiskFolder  # once it is open; the thread's alone
         self._gone: list[Key] = []  # dropped from the index, not from the folder yet
         self._index = BlockStore(
-            RamParkingLot(1 << 62), block_tokens, lambda block: self._gone.append(block.key)
+            RamParkingLot(1 << 62),
+            block_tokens,
+            lambda block: self._gone.append(block.key),
+            only_checkpoints=only_checkpoints,
         )
         self._lock = threading.Condition()
         self._reads: deque[_Read] = deque()
@@ -81,8 +86,8 @@ class DiskTier:
     def read(
         self, root: Key, tokens: Tokens, known: int, done: Callable[[Loaded], None]
     ) -> None:
-        """Have the thread call `done` with the blocks of `tokens` that end after the first `known`,
-        in order; with fewer, or none, where they can't be read.
+        """Have the thread call `done` with the blocks of `tokens` beyond the first `known`, in
+        order; with fewer, or none, where they can't be read.
         """
         with self._lock:
             self._reads.append(_Read(root, tokens.copy(), known, done))
@@ -94,10 +99,10 @@ class DiskTier:
         Its state is used until `written` tells of it.
         """
         with self._lock:
-            if self._over or self._pending + len(block.data) > MOST_PENDING:
+            if self._over or self._pending + block.n_data > MOST_PENDING:
                 return False
             self._writes.append(block)
-            self._pending += len(block.data)
+            self._pending += block.n_data
             self._lock.notify_all()
             return True
 
@@ -194,7 +199,7 @@ class DiskTier:
                 if self._writes:
                     self._writing = True
                     block = self._writes.popleft()
-                    self._pending -= len(block.data)
+                    self._pending -= block.n_data
                     return block
                 self._lock.wait()
 
@@ -207,7 +212,7 @@ class DiskTier:
             self._index.use(match)
         loaded: Loaded = []
         for block in match.blocks:
-            if block.end <= job.known:
+            if block.end <= job.known and block.rest is None:
                 continue
             began = perf_counter()
             found = self._folder.read(block.key)
@@ -229,18 +234,22 @@ class DiskTier:
             if known or (block.parent is not None and after is None):
                 return  # it is there, or would have nothing before it
         parent = after.key if after else root
-        n_data = len(block.data)
-        entry = Entry(key, parent, root, block.start, block.tokens, n_data, block.cost_ms)
-        if self._stored(entry, block.data, after):
+        entry = Entry(
+            key, parent, root, block.start, block.tokens,
+            n_data=len(block.data),
+            n_rest=None if block.rest is None else len(block.rest),
+            cost_ms=block.cost_ms,
+        )  # fmt: skip
+        if self._stored(entry, block, after):
             with self._lock:
                 self._list(entry, after)
             self._sweep()
 
-    def _stored(self, entry: Entry, data: bytearray, after: Block | None) -> bool:
+    def _stored(self, entry: Entry, block: Block, after: Block | None) -> bool:
         if entry.n_file > self._folder.limit_bytes:
             return False
         scanned = False
-        while not self._folder.write(entry, data):
+        while not self._folder.write(entry, block.data, block.rest):
             if self._folder.has_room(entry):
                 return False  # it is not for want of room
             with self._lock, self._index.pinned(BlockMatch((after,) if after else ())):
@@ -256,7 +265,7 @@ class DiskTier:
 
     def _scan(self) -> None:
         """List what lies in the folder and is not listed; what has lost its beginning goes."""
-        found = sorted(self._folder.entries(), key=lambda entry: entry.start)
+        found = sorted(self._folder.entries(), key=lambda e: (e.start, e.n_rest is not None))
         orphans = []
         with self._lock:
             for entry in found:
@@ -280,7 +289,8 @@ class DiskTier:
     def _list(self, entry: Entry, after: Block | None) -> None:
         room = self._index.make_room(entry.n_file)
         assert room is not None, "the index has no limit of its own"
-        self._index.put(room, entry.root, after, entry.tokens, bytearray(), entry.cost_ms)
+        rest = None if entry.n_rest is None else bytearray()
+        self._index.put(room, entry.root, after, entry.tokens, bytearray(), entry.cost_ms, rest)
 
     def _forget(self, block: Block) -> None:
         with self._lock:
@@ -305,5 +315,6 @@ class DiskTier:
         if len(self._memo) + len(path) > MOST_MEMO:
             self._memo.clear()
         for at in reversed(path):
-            key = self._memo[at.key] = block_key(key, at.tokens)
+            checkpoint = at.rest is not None
+            key = self._memo[at.key] = block_key(key, at.tokens, checkpoint=checkpoint)
         return key

@@ -40,10 +40,8 @@ class ContextPort(Protocol):
     def remove(self, seq_id: int, start: int = 0) -> bool:
         """Drop a sequence's tokens from position `start` on; False where it can't be cut."""
 
-    def copy(self, source: int, target: int, n: int | None = None, start: int = 0) -> None:
-        """Share the tokens [start, n) (None: all) of `source` with `target`, which ends where they
-        begin, or is empty.
-        """
+    def copy(self, source: int, target: int, n: int | None = None) -> None:
+        """Share the first `n` tokens (None: all) of `source` with `target`, which is empty."""
 
     def own_window(self, seq_id: int) -> None:
         """Give a copied sequence window cells of its own; shared ones would never be freed."""
@@ -51,14 +49,23 @@ class ContextPort(Protocol):
     def position_range(self, seq_id: int) -> tuple[int, int]:
         """Smallest and largest position held; (-1, -1) when empty."""
 
-    def state_size(self, seq_id: int) -> int:
-        """Bytes of a whole-sequence state."""
+    def state_size(self, seq_id: int, flags: int = 0) -> int:
+        """Bytes of a whole-sequence state; with flags, of a part."""
 
-    def save_state(self, seq_id: int) -> bytearray:
+    def save_state(self, seq_id: int, flags: int = 0) -> bytearray:
         """Whole-sequence state; raises `StateError` or MemoryError."""
 
-    def load_state(self, seq_id: int, data: bytearray) -> bool:
+    def load_state(self, seq_id: int, data: bytearray, flags: int = 0) -> bool:
         """Put a saved state into an empty sequence; False when there is no room."""
+
+    def range_size(self, seq_id: int, start: int, stop: int) -> int:
+        """Bytes of what is kept for each of the positions [start, stop)."""
+
+    def save_range(self, seq_id: int, start: int, stop: int) -> bytearray:
+        """What is kept for each of the positions; raises `StateError` or MemoryError."""
+
+    def append_ranges(self, seq_id: int, ranges: Sequence[bytearray]) -> bool:
+        """Append saved ranges to a sequence; False, and nothing is changed, without room."""
 
     def sample(self, samplers: Sequence[Any], rows: Sequence[int]) -> list[int]:
         """Sample and accept one token per row with its own sampler; -1 where one failed."""

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from strata_plugin.checkpoints.blocks import BlockMatch
+from strata_plugin.checkpoints.borders import Borders
 from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
 from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.checkpoints.parking import RamParkingLot, Reservation
@@ -48,6 +50,7 @@ class Sequences:
         copy_pins_window: bool = False,
         has_cells: bool = True,
         blocks: BlockStates | None = None,
+        borders: Borders | None = None,
     ) -> None:
         self._context = context
         self._lot = lot
@@ -58,6 +61,7 @@ class Sequences:
         self._has_cells = has_cells
         self._idle = IdleStates(lot, traits)  # where states don't come in blocks
         self._blocks = blocks
+        self._borders = borders if blocks is not None and blocks.end is not None else None
         self._roots: dict[int, Key] = {}  # by sequence: who may use what it holds
         self._hits: Counter[str] = Counter()  # prompt tokens found, by tier
         self._kept: dict[int, int] = {}  # by sequence: tokens of it that are in blocks
@@ -73,22 +77,16 @@ class Sequences:
         """
         resident = self._place(tokens, reuse_limit, root).reuse
         if self._blocks is not None and reuse_limit:
-            blocks = self._blocks.find(root, tokens, reuse_limit, resident)
-            if blocks is not None and blocks.reuse > resident + RESTORE_GAIN:
-                with self._blocks.store.pinned(blocks):
-                    seq_id, held = self._placed(tokens, reuse_limit, root)
-                    loaded = self._blocks.load(seq_id, blocks, held, self.evict_one)
-                self._resident.extend(seq_id, tokens[held:loaded])
-                self._hits["resident"] += held
-                self._hits["ram"] += loaded - held
-                return seq_id, loaded
-        elif reuse_limit:
-            match = self._idle.longest(root, tokens, reuse_limit, self._window_rule)
+            match = self._blocks.find(root, tokens, reuse_limit, resident)
             if match is not None and match.reuse > resident + RESTORE_GAIN:
-                restored = self._restored(tokens, match, root)
+                return self._from_blocks(self._blocks, tokens, match, root)
+        elif reuse_limit:
+            idle = self._idle.longest(root, tokens, reuse_limit, self._window_rule)
+            if idle is not None and idle.reuse > resident + RESTORE_GAIN:
+                restored = self._restored(tokens, idle, root)
                 if restored is not None:
-                    self._hits["ram"] += match.reuse
-                    return restored, match.reuse
+                    self._hits["ram"] += idle.reuse
+                    return restored, idle.reuse
         seq_id, held = self._placed(tokens, reuse_limit, root)
         self._hits["resident"] += held
         return seq_id, held
@@ -125,6 +123,57 @@ class Sequences:
             usable=lambda seq_id, n: self._roots.get(seq_id) == root and self._usable(seq_id, n),
         )
 
+    def _from_blocks(
+        self, blocks: BlockStates, tokens: Tokens, match: BlockMatch, root: Key
+    ) -> tuple[int, int]:
+        """As `start`, with the blocks of a match on top of what lies in the KV cache."""
+        with blocks.store.pinned(match):
+            if blocks.end is None:
+                seq_id, held = self._placed(tokens, match.reuse, root)
+                first = blocks.first_held(match, held)
+                if first < held:
+                    self._context.remove(seq_id, first)
+                    self._resident.truncate(seq_id, first)
+            else:
+                seq_id, first = self._beside(blocks, tokens, match, root)
+            loaded = blocks.load(seq_id, match, first, self.evict_one)
+        if loaded < first:
+            self._resident.truncate(seq_id, loaded)
+        self._resident.extend(seq_id, tokens[first:loaded])
+        self._hits["resident"] += min(first, loaded)
+        self._hits["ram"] += max(0, loaded - first)
+        return seq_id, loaded
+
+    def _beside(
+        self, blocks: BlockStates, tokens: Tokens, match: BlockMatch, root: Key
+    ) -> tuple[int, int]:
+        """A sequence for a match that ends in a checkpoint. It shares what another one keeps for
+        each of its first tokens, as many as is said; that alone is no state to go on from.
+        """
+        source, held = None, 0
+        if blocks.end is not None and blocks.end.per_token and self._resident.traits.can_copy_whole:
+            source, common = self._resident.longest(
+                tokens[: match.reuse], lambda seq_id: self._roots.get(seq_id) == root
+            )
+            held = blocks.first_held(match, common)
+        if source is not None and held:
+            try:
+                placement = self._resident.place(tokens, limit=0, keep=source)
+            except AllSequencesBusy:
+                source = None
+        if source is None or not held:
+            return self._placed(tokens, 0, root)
+        for seq_id in placement.evict:
+            self._retire(seq_id)
+        self._context.copy(source, placement.seq_id, held)
+        self._begin(placement.seq_id, tokens[:held], source, root)
+        return placement.seq_id, held
+
+    def _begin(self, seq_id: int, tokens: Tokens, source: int | None, root: Key) -> None:
+        self._resident.begin(seq_id, tokens, source)
+        self._roots[seq_id] = root
+        self._kept.pop(seq_id, None)
+
     def _placed(self, tokens: Tokens, reuse_limit: int, root: Key) -> tuple[int, int]:
         """As `start`, from what lies in the KV cache."""
         placement = self._place(tokens, reuse_limit, root)
@@ -146,9 +195,7 @@ class Sequences:
                 reuse = 0
         else:
             self._context.remove(seq_id)
-        self._resident.begin(seq_id, tokens[:reuse], placement.source)
-        self._roots[seq_id] = root
-        self._kept.pop(seq_id, None)
+        self._begin(seq_id, tokens[:reuse], placement.source, root)
         return seq_id, reuse
 
     def _restored(self, tokens: Tokens, match: IdleMatch, root: Key) -> int | None:
@@ -185,9 +232,10 @@ class Sequences:
     def cut_back(self, seq_id: int, n: int) -> int:
         """Bring a sequence back to its first `n` tokens after a failed step.
 
-        Returns how many it holds now: `n`, or 0 where this memory can't be cut, or claims to hold
-        what it failed to compute.
+        Returns how many it holds now. Where this memory can't be cut, or claims to hold what it
+        failed to compute, those are what blocks hold of it, or none.
         """
+        tokens = self._resident.tokens(seq_id)[:n].copy()
         context = self._context
         if not self._survives_failed_step or (
             context.position_range(seq_id)[1] >= n and not context.remove(seq_id, n)
@@ -198,6 +246,12 @@ class Sequences:
         if n == 0:
             self._context.remove(seq_id)
         self._resident.truncate(seq_id, n)
+        if n == 0 and len(tokens) and self._blocks is not None:
+            match = self._blocks.find(self._roots[seq_id], tokens, len(tokens), 0)
+            if match is not None:
+                with self._blocks.store.pinned(match):
+                    n = self._blocks.load(seq_id, match, 0, self.evict_one)
+                self._resident.extend(seq_id, tokens[:n])
         self._kept[seq_id] = min(n, self._kept.get(seq_id, 0))
         return n
 
@@ -302,19 +356,44 @@ class Sequences:
         for seq_id, root in self._roots.items():
             if left <= 0:
                 break
-            n = self._resident.n_tokens(seq_id)
+            held = n = self._resident.n_tokens(seq_id)
             is_busy = self._resident.is_busy(seq_id)
-            if is_busy:
+            if is_busy or self._blocks.end is not None:
                 n -= n % self._blocks.store.block_tokens
             kept = self._kept.get(seq_id, 0)
-            if n <= kept or (is_busy and not busy):
+            if kept >= (n if is_busy else held) or (is_busy and not busy):
                 continue
-            tokens = self._resident.tokens(seq_id)[:n]
-            done = self._blocks.keep_some(seq_id, root, tokens, left)
+            tokens = self._resident.tokens(seq_id)
+            if n <= kept:  # all but the state that exists only at its end
+                self._blocks.checkpoint(seq_id, root, tokens)
+                done = held
+            else:
+                done = self._blocks.keep_some(seq_id, root, tokens[:n], left)
             left -= max(0, -(-(done - kept) // self._blocks.store.block_tokens))
             # where there was no room, it is not tried again for as long as the sequence is there
-            self._kept[seq_id] = done if done > kept else n
+            self._kept[seq_id] = done if done > kept else held
         return most - left
+
+    def checkpoints(
+        self, prompt: Tokens, message_ends: frozenset[int], root: Key = ANYBODY
+    ) -> tuple[int, ...]:
+        """Where the reading of a prompt has to stop for `checkpoint`, ascending."""
+        if self._borders is None or self._blocks is None:
+            return ()
+        found = self._borders.of_prompt(prompt, message_ends)
+        # where it leaves what was read for others a third one will, too (Marconi, Pan et al. 2024)
+        branch, _ = self._blocks.store.tip(root, prompt[:-1])
+        return tuple(sorted({*found, branch.end})) if branch is not None else found
+
+    def is_border(self, n: int) -> bool:
+        """Whether a sequence that grows has to be stored when it holds `n` tokens."""
+        return self._borders is not None and self._borders.is_border(n)
+
+    def checkpoint(self, seq_id: int) -> None:
+        """Store the state that a sequence has now."""
+        if self._blocks is not None and self._blocks.end is not None:
+            tokens = self._resident.tokens(seq_id)
+            self._blocks.checkpoint(seq_id, self._roots[seq_id], tokens)
 
     # -- room ------------------------------------------------------------------------------------
 
@@ -397,6 +476,8 @@ class Sequences:
                 kept = self._blocks.keep_some(seq_id, root, tokens, 8)
                 if kept <= before:
                     break
+            if tokens is not None and self._blocks.end is not None:
+                self._blocks.keep(seq_id, root, tokens)
         self._blocks.disk.close(CLOSE_S)
 
     def drop_parked(self, request_id: int) -> None:

@@ -1,6 +1,8 @@
+// memory.cpp: which memory class a context has, and a sequence's state by ranges of positions.
 #include "strata.h"
 
 #include "llama.h"
+#include "llama-ext.h"
 #include "llama-memory.h"
 
 #include <cstdlib>
@@ -11,6 +13,10 @@
 
 #ifndef _WIN32
 #  include <cxxabi.h>
+#endif
+
+#ifndef LLAMA_STATE_SEQ_RANGE
+#  error "libstrata needs llama.cpp with patches/0006-ranged-state.patch: llama_state_seq_range_get() is missing"
 #endif
 
 static std::string class_name(const std::type_info & type) {
@@ -41,4 +47,24 @@ extern "C" const char * strata_memory_class(const struct llama_context * ctx) {
     } catch (...) {
         return "";
     }
+}
+
+extern "C" int32_t strata_range_supported(struct llama_context * ctx) {
+    return llama_state_seq_range_supported(ctx) ? 1 : 0;
+}
+
+extern "C" size_t strata_range_size(struct llama_context * ctx, int32_t seq_id, int32_t p0, int32_t p1) {
+    return llama_state_seq_range_size(ctx, seq_id, p0, p1);
+}
+
+extern "C" size_t strata_range_get(struct llama_context * ctx, int32_t seq_id, int32_t p0, int32_t p1, uint8_t * dst, size_t size) {
+    return llama_state_seq_range_get(ctx, dst, size, seq_id, p0, p1);
+}
+
+extern "C" int32_t strata_range_append(struct llama_context * ctx, int32_t seq_id, size_t n, const uint8_t * const * srcs, const size_t * sizes) {
+    return llama_state_seq_range_append(ctx, srcs, sizes, n, seq_id) ? 1 : 0;
+}
+
+extern "C" size_t strata_range_copies(struct llama_context * ctx, int32_t seq_id, int32_t p0, int32_t p1) {
+    return llama_state_seq_range_copies(ctx, seq_id, p0, p1);
 }

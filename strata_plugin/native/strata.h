@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define STRATA_API_VERSION 1
+#define STRATA_API_VERSION 2
 
 struct llama_model;
 struct llama_context;
@@ -161,6 +161,19 @@ STRATA_API uint32_t strata_sampler_seed(const strata_sampler * s);
 
 // name of llama.cpp's class behind llama_get_memory(ctx), e.g. "llama_kv_cache_iswa"; "" when there is none
 STRATA_API const char * strata_memory_class(const struct llama_context * ctx);
+
+// What a sequence holds for each token, by ranges of positions [p0, p1): patches/0006-ranged-state.patch.
+// 0: this memory is saved as a whole only. What exists only at a sequence's end is llama_state_seq_*_ext's, with
+// LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY.
+STRATA_API int32_t strata_range_supported(struct llama_context * ctx);
+// bytes of a range; 0 where the sequence does not hold all of it, or nothing is kept for tokens
+STRATA_API size_t  strata_range_size(struct llama_context * ctx, int32_t seq_id, int32_t p0, int32_t p1);
+STRATA_API size_t  strata_range_get(struct llama_context * ctx, int32_t seq_id, int32_t p0, int32_t p1, uint8_t * dst, size_t size);
+// append n ranges to a sequence that ends where the first begins; 0: there is no room, or they don't fit, and the
+// sequence is as before
+STRATA_API int32_t strata_range_append(struct llama_context * ctx, int32_t seq_id, size_t n, const uint8_t * const * srcs, const size_t * sizes);
+// copies from the device that strata_range_get takes (or would take, if the memory were on one)
+STRATA_API size_t  strata_range_copies(struct llama_context * ctx, int32_t seq_id, int32_t p0, int32_t p1);
 
 #ifdef __cplusplus
 }

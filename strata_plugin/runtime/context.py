@@ -17,6 +17,7 @@ from .devices import ThreadPools, thread_counts
 from .errors import StateError
 from .library import llama
 from .model import Model
+from .native_library import library
 from .sampler import Sampler, sample_rows
 
 Tokens = NDArray[np.int32]
@@ -41,7 +42,7 @@ DECODE_NO_ROOM = 1
 DECODE_ABORTED = 2
 DECODE_INVALID = -1
 
-_STATE_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: what no cut can bring back
+STATE_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: what no cut can bring back
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -220,13 +221,12 @@ class Context:
         """Drop positions [start, end) of a sequence; False where this memory can't be cut there."""
         return bool(llama.llama_memory_seq_rm(self._memory, seq_id, start if start > 0 else -1, -1))
 
-    def copy(self, source: int, target: int, n: int | None = None, start: int = 0) -> None:
-        """Give `target`, which is empty or ends at `start`, the positions [start, n) of `source`;
-        None: the whole sequence.
+    def copy(self, source: int, target: int, n: int | None = None) -> None:
+        """Give `target`, which is empty, the first `n` positions of `source`; None: all.
 
-        Attention cells are shared, not copied.
+        Attention cells are shared, not copied. A recurrent state is shared as it is, whatever `n`.
         """
-        first, end = (-1, -1) if n is None else (start, n)
+        first, end = (-1, -1) if n is None else (0, n)
         llama.llama_memory_seq_cp(self._memory, source, target, first, end)
 
     def position_range(self, seq_id: int) -> tuple[int, int]:
@@ -242,8 +242,8 @@ class Context:
         Window cells that two sequences share are never freed (docs/memory.md). The rest stays
         shared.
         """
-        state = self.save_state(seq_id, _STATE_PARTIAL)
-        if not self.load_state(seq_id, state, _STATE_PARTIAL):
+        state = self.save_state(seq_id, STATE_PARTIAL)
+        if not self.load_state(seq_id, state, STATE_PARTIAL):
             self.remove(seq_id)
 
     def state_size(self, seq_id: int, flags: int = 0) -> int:
@@ -265,3 +265,43 @@ class Context:
         n = len(data)
         buffer = (ctypes.c_uint8 * n).from_buffer(data)
         return bool(llama.llama_state_seq_set_data_ext(self.handle, buffer, n, seq_id, flags))
+
+    def supports_ranges(self) -> bool:
+        """Whether what is kept for each token can be saved and appended by ranges of positions."""
+        return bool(library().strata_range_supported(self.pointer))
+
+    def range_size(self, seq_id: int, start: int, stop: int) -> int:
+        """Bytes that `save_range` needs; 0 where the sequence does not hold all of the range."""
+        return int(library().strata_range_size(self.pointer, seq_id, start, stop))
+
+    def save_range(self, seq_id: int, start: int, stop: int) -> bytearray:
+        """What a sequence keeps for each of the positions [start, stop).
+
+        That is attention but for layers with a sliding window (patches/README.md, 0006).
+        """
+        data = bytearray(self.range_size(seq_id, start, stop))
+        n = len(data)
+        written = 0
+        if n:
+            buffer = (ctypes.c_uint8 * n).from_buffer(data)
+            written = library().strata_range_get(self.pointer, seq_id, start, stop, buffer, n)
+        if not n or written != n:
+            raise StateError(f"saving [{start}, {stop}) of sequence {seq_id}: {written} bytes")
+        return data
+
+    def append_ranges(self, seq_id: int, ranges: Sequence[bytearray]) -> bool:
+        """Append ranges that follow each other, to a sequence that ends where the first begins.
+
+        False, and the sequence is as before, where there is no room or they don't fit.
+        """
+        if not ranges:
+            return True
+        n = len(ranges)
+        buffers = [(ctypes.c_uint8 * len(data)).from_buffer(data) for data in ranges]
+        pointers = (ctypes.c_void_p * n)(*(ctypes.addressof(b) for b in buffers))
+        sizes = (ctypes.c_size_t * n)(*(len(data) for data in ranges))
+        return bool(library().strata_range_append(self.pointer, seq_id, n, pointers, sizes))
+
+    def range_copies(self, seq_id: int, start: int, stop: int) -> int:
+        """Copies from the device that `save_range` takes, or would take if it came from one."""
+        return int(library().strata_range_copies(self.pointer, seq_id, start, stop))

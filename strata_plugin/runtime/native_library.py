@@ -26,7 +26,7 @@ import orjson
 
 from .library import declare, lib_dir
 
-API_VERSION = 1
+API_VERSION = 2
 
 
 class NativeUnavailable(RuntimeError):
@@ -101,6 +101,7 @@ class Final(ctypes.Structure):
 
 _ERR = ctypes.POINTER(c_void_p)
 _BODY = (c_char_p, c_size_t)
+_RANGE = (c_int32, c_int32, c_int32)
 _INT32S = ctypes.POINTER(c_int32)
 _BYTES = ctypes.POINTER(c_uint8)
 
@@ -148,6 +149,14 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_sampler_load": (c_int32, (c_void_p, c_char_p, c_size_t, _ERR)),
     "strata_sampler_seed": (c_uint32, (c_void_p,)),
     "strata_memory_class": (c_char_p, (c_void_p,)),
+    "strata_range_supported": (c_int32, (c_void_p,)),
+    "strata_range_size": (c_size_t, (c_void_p, *_RANGE)),
+    "strata_range_get": (c_size_t, (c_void_p, *_RANGE, c_void_p, c_size_t)),
+    "strata_range_append": (
+        c_int32,
+        (c_void_p, c_int32, c_size_t, ctypes.POINTER(c_void_p), ctypes.POINTER(c_size_t)),
+    ),
+    "strata_range_copies": (c_size_t, (c_void_p, *_RANGE)),
 }
 
 

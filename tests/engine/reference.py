@@ -61,18 +61,13 @@ class Recorder:
                 self.rows.append((int(table[i, 2]), int(table[i, 1])))
             return code
 
-        scratch = context.n_seq_max - 1 if self.engine.sequences._blocks else -1
-
         def recording_remove(seq_id, start=0):
-            if seq_id != scratch:
-                self.steps.append(np.array([-1, seq_id, start], np.int32))
+            self.steps.append(np.array([-1, seq_id, start], np.int32))
             return remove(seq_id, start)
 
-        def recording_copy(source, target, n=None, start=0):
-            if target != scratch:  # where states to be saved pass through
-                assert not start
-                self.steps.append(np.array([-2, source, target, -1 if n is None else n], np.int32))
-            copy(source, target, n, start)
+        def recording_copy(source, target, n=None):
+            self.steps.append(np.array([-2, source, target, -1 if n is None else n], np.int32))
+            copy(source, target, n)
 
         context.decode, context.remove, context.copy = (
             recording_decode,

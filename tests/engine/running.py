@@ -29,6 +29,8 @@ def load(
     budget: int = 64,
     block_tokens: int = 256,
     disk: object = "",
+    checkpoint_every: int = 4096,
+    checkpoint_root: int = 2048,
     **context: object,
 ):
     """A `LoadedEngine` on `path`; keyword arguments are `ContextConfig` fields."""
@@ -40,6 +42,8 @@ def load(
         context=ContextConfig(**context),  # type: ignore[arg-type]
         park_bytes=park_bytes,
         block_tokens=block_tokens,
+        checkpoint_every=checkpoint_every,
+        checkpoint_root=checkpoint_root,
         disk=DiskConfig(folder=str(disk), limit_bytes=64 << 20),
         # chunks of a fixed size: what a stream says must not depend on how quick the machine is
         scheduling=SchedulingConfig(prefill_quantum_ms=quantum_ms, prefill_budget=budget),

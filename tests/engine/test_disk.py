@@ -13,7 +13,7 @@ from strata_plugin.engine.messages import Done
 from tests.models import tiny_model
 
 from .running import Session, load
-from .test_blocks import NAMES, prompt_of
+from .test_blocks import ENDED, NAMES, prompt_of
 
 
 def opened(name: str, folder: Path, **context: Any) -> tuple[LoadedEngine, Session]:
@@ -74,4 +74,18 @@ def test_what_changes_a_state_makes_it_another(tmp_path: Path) -> None:
     engine, session = opened("dense", tmp_path)
     session.generate(prompt, 2, request_id=1)
     assert cached(session, 1) == 199
+    engine.close()
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_state_that_can_not_be_cut_is_continued_as_before(name: str, tmp_path: Path) -> None:
+    prompt, more = prompt_of(1, 200), prompt_of(2, 20)
+    engine, session = opened(name, tmp_path)
+    answer = session.generate(prompt, 6, request_id=1)
+    engine.close()
+    follow_up = prompt + answer + more
+    engine, session = opened(name, tmp_path)
+    told = session.generate(follow_up, 6, request_id=3)
+    assert cached(session, 3) == 205
+    assert session.generate(follow_up, 6, request_id=4, cache_prompt=False) == told
     engine.close()

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from strata_plugin.checkpoints.blocks import BlockStore
+from strata_plugin.checkpoints.borders import Borders
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.traits import PLAIN, WHOLE_ONLY, PrefixTraits
-from strata_plugin.engine.block_states import BlockStates
+from strata_plugin.engine.block_states import BlockStates, EndState
 from strata_plugin.engine.core import EngineCore
 from strata_plugin.engine.disk_tier import DiskTier
 from strata_plugin.engine.messages import Done, Failed, Frozen, Submit, Token
@@ -84,7 +85,7 @@ class FakeContext:
         self.now = 0.0
         self.cells: dict[int, tuple[int, ...]] = {}  # cell id of each position, by sequence
         self.tokens: dict[int, list[int]] = {}
-        self.first: dict[int, int] = {}  # position of a sequence's first token where it isn't 0
+        self.unfinished: set[int] = set()  # sequences whose state at the end is missing
         self.codes: deque[int] = deque()
         self.poison: Callable[[FakeBatch], int] = lambda batch: 0
         self.n_computed = 0
@@ -111,6 +112,7 @@ class FakeContext:
         self.batches.append(list(rows))
         assert len(rows) <= self.n_batch
         for i, (seq, token, position, output) in enumerate(rows):
+            assert seq not in self.unfinished, f"the end of sequence {seq} was not restored"
             held = self.tokens.setdefault(seq, [])
             assert position == len(held), f"sequence {seq}: position {position}, held {len(held)}"
             held.append(token)
@@ -141,46 +143,74 @@ class FakeContext:
         if start <= 0:
             self.tokens.pop(seq_id, None)
             self.cells.pop(seq_id, None)
-            self.first.pop(seq_id, None)
+            self.unfinished.discard(seq_id)
         elif seq_id in self.tokens:
             del self.tokens[seq_id][start:]
             self.cells[seq_id] = self.cells[seq_id][:start]
         return True
 
-    def copy(self, source: int, target: int, n: int | None = None, start: int = 0) -> None:
-        held = self.tokens.get(target, [])
-        assert not (self.recurrent and n is not None)
-        first = self.first.get(source, 0)
-        if held:
-            assert len(held) + self.first.get(target, 0) == start, "there would be a hole"
-        elif start:
-            self.first[target] = start
-        self.tokens[target] = [*held, *self.tokens[source][start - first : n and n - first]]
-        cells = self.cells[source][start - first : n and n - first]
-        self.cells[target] = (*self.cells.get(target, ()), *cells)
+    def copy(self, source: int, target: int, n: int | None = None) -> None:
+        assert not self.tokens.get(target) and source not in self.unfinished
+        if self.recurrent and n is not None:
+            self.unfinished.add(target)
+        self.tokens[target] = self.tokens[source][:n]
+        self.cells[target] = self.cells[source][:n]
 
     def own_window(self, seq_id: int) -> None:
         raise AssertionError("this fake has no window")
 
     def position_range(self, seq_id: int) -> tuple[int, int]:
-        n, first = len(self.tokens.get(seq_id, [])), self.first.get(seq_id, 0)
-        return (first, first + n - 1) if n else (-1, -1)
+        n = len(self.tokens.get(seq_id, []))
+        return (0, n - 1) if n else (-1, -1)
 
-    def state_size(self, seq_id: int) -> int:
-        return 4 * (1 + len(self.tokens[seq_id]))
+    def state_size(self, seq_id: int, flags: int = 0) -> int:
+        return 8 if flags else 4 * len(self.tokens[seq_id])
 
-    def save_state(self, seq_id: int) -> bytearray:
-        state = [self.first.get(seq_id, 0), *self.tokens[seq_id]]
-        return bytearray(np.asarray(state, np.int32).tobytes())
+    def save_state(self, seq_id: int, flags: int = 0) -> bytearray:
+        """The tokens; with flags (a state that exists only at the end) a digest of them."""
+        tokens = np.asarray(self.tokens[seq_id], np.int32)
+        if flags:
+            digest = [len(tokens), zlib.crc32(tokens.tobytes()) >> 1]
+            return bytearray(np.asarray(digest, np.int32).tobytes())
+        return bytearray(tokens.tobytes())
 
-    def load_state(self, seq_id: int, data: bytearray) -> bool:
-        first, *tokens = np.frombuffer(bytes(data), np.int32).tolist()
+    def load_state(self, seq_id: int, data: bytearray, flags: int = 0) -> bool:
+        if flags:
+            self.unfinished.discard(seq_id)
+            assert self.save_state(seq_id, flags) == data, "the end is another sequence's"
+            return True
+        tokens = np.frombuffer(bytes(data), np.int32).tolist()
+        self.tokens.pop(seq_id, None)
+        self.cells.pop(seq_id, None)
+        return self._append(seq_id, tokens)
+
+    def range_size(self, seq_id: int, start: int, stop: int) -> int:
+        return 4 * (1 + stop - start)
+
+    def save_range(self, seq_id: int, start: int, stop: int) -> bytearray:
+        assert stop <= len(self.tokens[seq_id])
+        tokens = [start, *self.tokens[seq_id][start:stop]]
+        return bytearray(np.asarray(tokens, np.int32).tobytes())
+
+    def append_ranges(self, seq_id: int, ranges: Sequence[bytearray]) -> bool:
+        new: list[int] = []
+        held = len(self.tokens.get(seq_id, []))
+        for data in ranges:
+            start, *tokens = np.frombuffer(bytes(data), np.int32).tolist()
+            assert start == held + len(new), "there would be a hole"
+            new += tokens
+        if self.recurrent and new:
+            self.unfinished.add(seq_id)
+        return self._append(seq_id, new)
+
+    def _append(self, seq_id: int, tokens: Sequence[int]) -> bool:
         if self.used_cells + len(tokens) > self.n_ctx:
             return False
-        self.first[seq_id] = first
-        self.tokens[seq_id] = tokens
-        self.cells[seq_id] = tuple(range(self._next_cell, self._next_cell + len(tokens)))
-        self._next_cell += len(tokens)
+        if tokens:
+            self.tokens[seq_id] = [*self.tokens.get(seq_id, []), *tokens]
+            cells = range(self._next_cell, self._next_cell + len(tokens))
+            self.cells[seq_id] = (*self.cells.get(seq_id, ()), *cells)
+            self._next_cell += len(tokens)
         return True
 
 
@@ -207,16 +237,17 @@ class FakeEngine:
         self.lot = RamParkingLot(park_bytes)
         traits: PrefixTraits = WHOLE_ONLY if recurrent else PLAIN
         n_seqs = n_seqs or n_rows + 8
-        blocks = None
-        if not recurrent and block_tokens:
+        blocks, borders = None, None
+        if block_tokens:
             blocks = BlockStates(
                 self.context,
-                BlockStore(self.lot, block_tokens),
-                n_seqs,
+                BlockStore(self.lot, block_tokens, only_checkpoints=recurrent),
                 recompute_ms=lambda start, n: float(n),
                 clock=lambda: self.context.now,
                 disk=disk,
+                end=EndState(flags=1) if recurrent else None,
             )
+            borders = Borders(4 * block_tokens, 2 * block_tokens, block_tokens)
         self.sequences = Sequences(
             self.context,
             self.lot,
@@ -224,6 +255,7 @@ class FakeEngine:
             traits=traits,
             survives_failed_step=not recurrent,
             blocks=blocks,
+            borders=borders,
         )
         self.scheduler = Scheduler(
             Limits(n_rows=n_rows, n_batch=n_batch, n_ubatch=16, n_spare=n_spare),

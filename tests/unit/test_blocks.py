@@ -225,3 +225,70 @@ def test_whatever_happens_the_budget_holds_and_matches_are_true(
         blocks.check_integrity()
         if whole:
             assert blocks.longest(root, tokens, len(tokens)).reuse == len(tokens)
+
+
+def keep_end(blocks: BlockStore, tokens: Tokens, root: bytes, cost_ms: float) -> bool:
+    """Store a checkpoint after `tokens`; False where there was no room."""
+    border = len(tokens) - len(tokens) % N
+    if not keep(blocks, tokens[:border], root, cost_ms):
+        return False
+    after, _ = blocks.tip(root, tokens[:border])
+    room = blocks.reserve(100, len(tokens) - border, after)
+    if room is None:
+        return False
+    rest = bytearray(tokens.tobytes())
+    return blocks.put(room, root, after, tokens[border:], bytearray(1), cost_ms, rest) is not None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(steps, max_size=30), st.integers(2, 12), st.data())
+def test_where_only_checkpoints_count_each_is_the_end_of_what_it_is_found_for(
+    history: list[tuple[Tokens, int, float]], capacity: int, data: st.DataObject
+) -> None:
+    lot = RamParkingLot(capacity * ROOM)
+    blocks = BlockStore(lot, N, only_checkpoints=True)
+    for tokens, tenant, cost_ms in history:
+        root = (ROOT, OTHER)[tenant]
+        limit = data.draw(st.integers(0, len(tokens)))
+        match = blocks.longest(root, tokens, limit)
+        assert match.reuse <= limit
+        if match.blocks:
+            last = match.blocks[-1]
+            assert last.end == match.reuse and last.root == root
+            assert last.rest == bytearray(tokens[: match.reuse].tobytes())
+            assert [b.start for b in match.blocks[1:]] == [b.end for b in match.blocks[:-1]]
+            assert all(block.rest is None for block in match.blocks[:-1])
+        blocks.use(match)
+        stored = len(tokens) > 0 and keep_end(blocks, tokens, root, cost_ms)
+        assert lot.used_bytes <= lot.limit_bytes
+        blocks.check_integrity()
+        if stored:
+            assert blocks.longest(root, tokens, len(tokens)).reuse == len(tokens)
+
+
+def test_a_checkpoint_stays_beside_longer_blocks_and_is_no_beginning_of_others() -> None:
+    blocks = BlockStore(RamParkingLot(1 << 20), N, only_checkpoints=True)
+    keep_end(blocks, run(N + 2), ROOT, 1.0)
+    keep_end(blocks, run(N), ROOT, 1.0)
+    keep(blocks, run(3 * N))
+    assert len(blocks) == 3 + 2
+    assert found(blocks, run(3 * N)) == N + 2
+    assert found(blocks, run(3 * N), limit=N + 1) == N
+    room = blocks.reserve(1, 0, None)
+    assert room is not None
+    with pytest.raises(ValueError, match="0 tokens"):
+        blocks.put(room, ROOT, None, run(0), bytearray(), 1.0, bytearray(1))
+
+
+def test_of_too_many_checkpoints_those_go_that_leave_the_smallest_gaps() -> None:
+    blocks = BlockStore(RamParkingLot(1 << 20), N, only_checkpoints=True)
+    for n in (10, 20, 21, 40, 60):
+        keep_end(blocks, run(n), ROOT, 1.0)
+    for most, left in ((5, [10, 20, 21, 40, 60]), (4, [10, 21, 40, 60]), (2, [21, 60]), (0, [])):
+        blocks.thin(ROOT, run(100), most)
+        blocks.check_integrity()
+        assert sorted({found(blocks, run(100), limit=n) for n in range(101)} - {0}) == left
+    keep_end(blocks, run(10), ROOT, 1.0)
+    with blocks.pinned(blocks.longest(ROOT, run(10), 10)):
+        blocks.thin(ROOT, run(100), 0)
+    assert found(blocks, run(100)) == 10

@@ -27,7 +27,14 @@ def block(seed: int = 0, n: int = 1000, parent: bytes = ROOT, start: int = 0) ->
     tokens = np.arange(seed, seed + 8, dtype=np.int32)
     data = bytearray(random.Random(seed).randbytes(n))
     key = block_key(parent, tokens)
-    return Entry(key, parent, ROOT, start, tokens, n, 2.5), data
+    return Entry(key, parent, ROOT, start, tokens, n, None, 2.5), data
+
+
+def checkpoint(after: Entry, n: int = 1000) -> tuple:
+    data, rest = bytearray(b""), bytearray(random.Random(7).randbytes(n))
+    none = np.zeros(0, np.int32)
+    key = block_key(after.key, none, checkpoint=True)
+    return Entry(key, after.key, ROOT, 8, none, 0, n, 2.5), data, rest
 
 
 def folder(path: Path, limit: int = 1 << 20) -> DiskFolder:
@@ -45,15 +52,31 @@ def test_a_block_comes_back_as_it_was_also_in_another_process(tmp_path: Path) ->
     assert first.write(entry, data)  # once more changes nothing
     for disk in (first, folder(tmp_path)):
         found = disk.read(entry.key)
-        assert found is not None and found[1] == data
-        assert (found[0].parent, found[0].start, found[0].cost_ms) == (ROOT, 0, 2.5)
-        assert found[0].tokens.tolist() == entry.tokens.tolist()
+        assert found is not None and found.data == data and found.rest is None
+        assert (found.entry.parent, found.entry.start) == (ROOT, 0)
+        assert found.entry.cost_ms == 2.5
+        assert found.entry.tokens.tolist() == entry.tokens.tolist()
         (listed,) = disk.entries()
         assert listed.key == entry.key and abs(listed.used - time.time()) < 60
         assert disk.read(block(99)[0].key) is None
     assert len(files(tmp_path)) == 1
     first.remove(entry.key)
     assert first.read(entry.key) is None and not files(tmp_path)
+
+
+def test_a_checkpoint_comes_back_with_the_state_of_its_end(tmp_path: Path) -> None:
+    entry, data = block()
+    disk = folder(tmp_path)
+    ending, nothing, rest = checkpoint(entry)
+    assert disk.write(entry, data) and disk.write(ending, nothing, rest)
+    found = disk.read(ending.key)
+    assert found is not None and (found.data, found.rest) == (nothing, rest)
+    assert found.entry.n_rest == len(rest) and not len(found.entry.tokens)
+    (path,) = [p for p in files(tmp_path) if rest[:50] in p.read_bytes()]
+    raw = bytearray(path.read_bytes())
+    raw[-20] ^= 1
+    path.write_bytes(raw)
+    assert disk.read(ending.key) is None and disk.read(entry.key) is not None
 
 
 def test_only_the_user_may_read_it(tmp_path: Path) -> None:
@@ -235,7 +258,7 @@ def test_opening_waits_for_others_that_write(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DiskError, match=r"cannot use .*blocks-1"):
+    with pytest.raises(DiskError, match=rf"cannot use .*blocks-{FORMAT}"):
         folder(tmp_path / "file")
 
 
@@ -274,5 +297,5 @@ def test_whenever_a_writer_is_killed_what_is_listed_is_whole(tmp_path: Path) -> 
     for entry in entries:
         found = disk.read(entry.key)
         assert found is not None
-        assert found[1] == block(int(entry.tokens[0]), 20_000)[1]
+        assert found.data == block(int(entry.tokens[0]), 20_000)[1]
     assert disk.write(*block(3))

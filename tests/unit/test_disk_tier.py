@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from strata_plugin.checkpoints.disk import DiskFolder
+from strata_plugin.checkpoints.disk import FORMAT, DiskFolder
 from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.engine.disk_tier import DiskTier
 from strata_plugin.engine.messages import Done, Failed, Moved
@@ -107,7 +107,7 @@ def test_the_limit_holds_and_what_was_used_last_stays(tmp_path: Path) -> None:
         assert ask(FakeEngine(disk=disk), 1, prompt(200, 39_000)) == 199
         assert ask(FakeEngine(disk=disk), 1, prompt(200, 1000)) == 0
         assert disk.wait_until_written(10)
-        files = list((tmp_path / "blocks-1").glob("??/??/*.val"))
+        files = list((tmp_path / f"blocks-{FORMAT}").glob("??/??/*.val"))
         assert 20 < len(files) == disk.n_blocks
 
 
@@ -130,10 +130,10 @@ def test_a_damaged_block_ends_what_is_restored_and_the_rest_is_read(tmp_path: Pa
         engine = FakeEngine(disk=disk)
         ask(engine, 1, prompt(200))
         answer = engine.tokens(1)
-    for path in (tmp_path / "blocks-1").glob("??/??/*.val"):
+    for path in (tmp_path / f"blocks-{FORMAT}").glob("??/??/*.val"):
         raw = path.read_bytes()
         if prompt(200)[5 * BLOCK].to_bytes(4, "little") in raw[100:300]:
-            path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+            path.write_bytes(raw[:-5] + bytes([raw[-5] ^ 1]) + raw[-4:])
     with tier(tmp_path) as disk:
         engine = FakeEngine(disk=disk)
         assert 0 < ask(engine, 1, prompt(200)) <= 5 * BLOCK
@@ -169,9 +169,9 @@ def test_what_waits_to_be_written_counts_as_ram(tmp_path: Path) -> None:
     gate = threading.Event()
 
     class Slow(DiskFolder):
-        def write(self, entry, data):  # type: ignore[no-untyped-def]
+        def write(self, entry, data, rest=None):  # type: ignore[no-untyped-def]
             assert gate.wait(10)
-            return super().write(entry, data)
+            return super().write(entry, data, rest)
 
     disk = DiskTier(lambda: (Slow(tmp_path, 10 << 20), MODEL), BLOCK)
     until(lambda: disk.is_open)

@@ -195,11 +195,11 @@ def test_newcomers_do_not_starve_a_parked_request():
 
 
 def test_a_state_that_can_not_be_saved_is_computed_again():
-    def no_memory(seq_id):
+    def no_memory(seq_id, *args):
         raise MemoryError
 
     engine = FakeEngine(n_ctx=100)
-    engine.context.save_state = no_memory
+    engine.context.save_state = engine.context.save_range = no_memory
     for i, prompt in enumerate((A, B, [3, *A])):
         engine.submit(i, prompt, n=40)
     engine.run()

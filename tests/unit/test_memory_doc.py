@@ -39,7 +39,7 @@ def test_every_class_has_a_row_and_every_row_a_class() -> None:
 @pytest.mark.parametrize("name", sorted(KNOWN_CLASSES))
 def test_row_says_what_the_table_says(name: str) -> None:
     row = memory_class(name, unified=memory_class(name).unified)
-    _, models, cut, copy, failed_step, cost = documented()[name]
+    _, models, cut, copy, failed_step, cost, stored = documented()[name]
     assert set(models.split(", ")) == {n for n, m in TINY_MODELS.items() if m.memory_class == name}
     assert cut == _CUT[row.cut]
     assert re.match(_COPY[row.copy], copy)
@@ -47,3 +47,8 @@ def test_row_says_what_the_table_says(name: str) -> None:
     assert ("pins" in copy) == row.copy_pins_window
     assert failed_step == ("keeps what is done" if row.survives_failed_step else "lost")
     assert cost == _COST[row.cost_per_sequence]
+    if stored != "whole":  # tests/engine/test_blocks.py asks llama.cpp
+        assert ("blocks" in stored) == row.has_cells
+        assert ("checkpoints" in stored) == (row.cut is not Cut.ANYWHERE)
+        assert ("window" in stored) == ("window" in cost or row.has_window)
+        assert ("state" in stored) == ("state" in cost)
