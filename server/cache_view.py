@@ -18,5 +18,24 @@ FIELDS = {
     "blocks": "blocks; on disk those of all models",
     "hit_tokens": "prompt tokens that needed not be computed thanks to this tier, since the start",
     "evicted_blocks": "blocks that were dropped to make room, since the start",
+    "restore_bytes_per_s": "how quickly states came out of this tier so far; 0: none did",
     "open": "disk: false while it can't be used, as the model is being hashed or the folder fails",
+}
+OWN = {
+    "hints": "of the last 256 requests that were misses: how many had which cause",
+    "misses": "the latest 16 of them, see below",
+    "conversations": "the ten longest in RAM: tokens, bytes (what several begin with counts for "
+    "each) and how they begin",
+}
+EXPLANATION = {
+    "id": "the reply's `X-Request-Id`",
+    "prompt_tokens": "length of the prompt",
+    "cached_tokens": "how many of them needed not be computed",
+    "longest_prefix": "how many of them were stored in a row when the request came",
+    "found_in": "where: resident, ram or disk",
+    "cause": "why the rest was not found, see below",
+    "explanation": "the same in words",
+    "differs_at": "position of the first token that differs from what is stored; null: none does",
+    "stored_text": "the stored text around it, cut and escaped, with `<>` at that position",
+    "prompt_text": "the prompt's",
 }

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from strata_plugin.checkpoints.misses import Cause
 from strata_plugin.engine.client import EngineClient
 from strata_plugin.engine.config import EngineConfig
 from strata_plugin.engine.messages import Queued
@@ -14,8 +15,8 @@ from strata_plugin.scheduling.sizes import SIZES
 
 from .api.absent import DISABLED, ROUTES
 from .app import create_api
+from .cache_view import EXPLANATION, OWN, TIERS
 from .cache_view import FIELDS as CACHE_FIELDS
-from .cache_view import TIERS
 from .choice import TIMINGS
 from .errors import CODES
 from .flag import Flag, Status
@@ -24,7 +25,7 @@ from .flags_absent import ABSENT, REMOVED
 from .information import shown_default
 from .outlook import HEADERS, queue_comment
 from .own_fields import FIELDS
-from .prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
+from .prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_COUNTERS, OWN_GAUGES
 from .queue_view import FIELDS as QUEUE_FIELDS
 from .queue_view import REQUEST_FIELDS
 from .service import Service
@@ -116,8 +117,9 @@ def api_page() -> str:
         + ".\n",
         "## Metrics\n",
         "`GET /metrics` (with `--metrics`), in Prometheus' text format. Histograms about requests "
-        f"have a label `size`, from the length of the prompt: {_sizes()}. Further values of the "
-        "engine appear as `strata:` gauges.\n",
+        f"have a label `size`, from the length of the prompt: {_sizes()}; those about the "
+        "prefix cache a label `tier`: resident, ram or disk. Further values of the engine appear "
+        "as `strata:` gauges.\n",
         "| name | type | |",
         "|---|---|---|",
         *(
@@ -125,6 +127,7 @@ def api_page() -> str:
             for prefix, kind, table in (
                 ("llamacpp", "counter", COUNTERS),
                 ("llamacpp", "gauge", GAUGES),
+                ("strata", "counter", OWN_COUNTERS),
                 ("strata", "gauge", OWN_GAUGES),
                 ("strata", "histogram", HISTOGRAMS),
             )
@@ -160,6 +163,13 @@ def _waiting() -> list[str]:
         "`GET /cache` shows what is kept of prompts, a tier each:\n",
         *_table("tier", TIERS),
         *_table("field of a tier", CACHE_FIELDS),
+        "and of the caller's own requests (those that came with the same API key):\n",
+        *_table("field", OWN),
+        "`GET /cache/explain/{request_id}` tells of one of the last 256 requests what of its "
+        "prompt was found, and why the rest was not. Nothing is said about what others have "
+        "stored.\n",
+        *_table("field", EXPLANATION),
+        *_table("cause", {cause.name.lower(): cause.value for cause in Cause}),
         "`timings` of replies have three more fields:\n",
         *_table("field", TIMINGS),
     ]

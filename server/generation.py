@@ -151,7 +151,9 @@ def _submit_prompt(service: Service, generation: Generation, number: int, prompt
             stages,
         )
         if len(prompt):
-            request = make_submit(prepared, generation.origin, prompt, request_id, child, first_id)
+            request = make_submit(
+                prepared, generation.origin, prompt, request_id, child, first_id, name
+            )
             stream: StreamPort = service.engine.submit(request)
         else:  # as llama-server: an empty answer, which needs no row
             stream = EmptyAnswer(request_id)

@@ -167,8 +167,11 @@ class EnginePort(Protocol):
     async def queue(self) -> dict[str, Any]:
         """All requests and their outlook, as GET /queue shows them."""
 
-    async def cache(self) -> dict[str, Any]:
-        """What is kept of prompts, as GET /cache shows it."""
+    async def cache(self, tenant: str) -> dict[str, Any]:
+        """What is kept of prompts, as GET /cache shows it to a tenant."""
+
+    async def explanation(self, tenant: str, name: str) -> dict[str, Any] | None:
+        """What of a prompt was found in the cache, as GET /cache/explain shows it."""
 
     async def metrics(self, reset_bucket: bool) -> dict[str, float]:
         """Metric values by name, without prefix."""

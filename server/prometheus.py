@@ -28,6 +28,16 @@ GAUGES = {
 OWN_GAUGES = {
     "queue_length": "Requests for which nothing has been computed yet",
     "itl_feasible": "1: the inter-token target can be met, 0: generating alone takes longer",
+    "cache_bytes": "Bytes that a tier of the prefix cache (resident, ram, disk) takes",
+    "cache_limit_bytes": "Most bytes that a tier may take",
+    "cache_blocks": "Blocks that a tier holds",
+    "cache_tokens": "Tokens whose states a tier holds",
+    "cache_sequences": "Sequences in the KV cache",
+    "cache_restore_bytes_per_second": "How quickly states came out of a tier so far; 0: none did",
+}
+OWN_COUNTERS = {
+    "cache_hit_tokens_total": "Prompt tokens that needed not be computed thanks to a tier",
+    "cache_evicted_blocks_total": "Blocks that were dropped from a tier to make room",
 }
 HISTOGRAMS = {
     "ttft_seconds": "From a request's arrival to its first token, by length of the prompt",
@@ -61,8 +71,9 @@ def render(values: Mapping[str, float]) -> str:
         _add(lines, "strata:" + name, "histogram", text, _histogram(*parts))
     for name in sorted(own):
         samples = [("", labels, value) for labels, value in sorted(own[name])]
-        text = OWN_GAUGES.get(name, name.replace("_", " "))
-        _add(lines, "strata:" + name, "gauge", text, samples)
+        kind = "counter" if name in OWN_COUNTERS else "gauge"
+        text = {**OWN_GAUGES, **OWN_COUNTERS}.get(name, name.replace("_", " "))
+        _add(lines, "strata:" + name, kind, text, samples)
     return "\n".join(lines) + "\n"
 
 

@@ -55,6 +55,7 @@ def make_submit(
     request_id: int,
     child: int,
     fork_of: int | None,
+    name: str,
 ) -> Submit:
     """Choice number `child` of a prompt (int32 array); `fork_of` is the id of its choice 0."""
     info, sampling = prepared.info, prepared.sampling()
@@ -80,6 +81,7 @@ def make_submit(
         dialect=origin.dialect,
         client=origin.caller.client,
         settings=prepared.settings(True),
+        name=name,
     )
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..caller import CALLER
 from ..errors import JSON_TYPE, ApiError
 from ..prometheus import render
 from ..queue_view import queue_view
@@ -51,8 +52,15 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def queue(_: Request) -> Response:
         return _json(await queue_view(service))
 
-    async def cache(_: Request) -> Response:
-        return _json(await service.engine.cache())
+    async def cache(request: Request) -> Response:
+        return _json(await service.engine.cache(request.scope[CALLER].tenant))
+
+    async def explain(request: Request) -> Response:
+        name = request.path_params["request_id"]
+        found = await service.engine.explanation(request.scope[CALLER].tenant, name)
+        if found is None:
+            raise ApiError(f"there was no request '{name}' lately", "not_found_error")
+        return _json(found)
 
     async def metrics(_: Request) -> Response:
         if not service.settings.endpoint_metrics:
@@ -76,6 +84,12 @@ def add_routes(router: APIRouter, service: Service) -> None:
     get(router, ("/slots",), slots, "What each slot does")
     get(router, ("/queue",), queue, "Every request: where it stands and how long it may take")
     get(router, ("/cache",), cache, "What is kept of prompts: in the KV cache, in RAM, on disk")
+    get(
+        router,
+        ("/cache/explain/{request_id:path}",),
+        explain,
+        "What of a request's prompt was found in the cache, and why the rest was not",
+    )
     get(router, ("/metrics",), metrics, "Prometheus metrics")
 
 

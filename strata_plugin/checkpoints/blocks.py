@@ -23,9 +23,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .keys import Key, block_key
+from .misses import Near
 from .parking import RamParkingLot, Reservation
 from .tokens import Tokens, common_prefix
 
+MOST_EVICTED = 1 << 14  # keys of dropped blocks that are remembered
 BLOCK_OVERHEAD = 1024  # bytes that a block takes beside its state and tokens, at most
 
 
@@ -97,6 +99,7 @@ class BlockStore:
         self._pushed = 0
         self._n_bytes = 0
         self.n_evicted = 0  # blocks that were dropped to make room
+        self._evicted: dict[Key, None] = {}  # their keys, the latest ones
         self._inflation = 0.0  # priority of what was dropped last
 
     def __len__(self) -> int:
@@ -135,6 +138,55 @@ class BlockStore:
                 found.append(best)
                 reuse += shared
         return BlockMatch(tuple(found), reuse)
+
+    def nearest(self, root: Key, tokens: Tokens, most: int) -> Near:
+        """What is stored and shares most with `tokens`, and up to `most` tokens that follow."""
+        path = list(self._path(root, tokens))
+        block = path[-1] if path else None
+        common, rest = block.end if block else 0, np.zeros(0, np.int32)
+        after = self._after(root, block).values()
+        shared = {id(b): common_prefix(b.tokens, tokens[common:]) for b in after}
+        at = max(after, key=lambda b: (shared[id(b)], b.turn), default=None)
+        if at is not None:
+            parts, n = [at.tokens[shared[id(at)] :]], len(at.tokens)
+            common += shared[id(at)]
+            while at.children and n < most:
+                at = max(at.children.values(), key=lambda b: (len(b.tokens), b.turn))
+                parts.append(at.tokens)
+                n += len(at.tokens)
+            rest = np.concatenate(parts)[:most]
+        end = block.end if block else 0
+        return Near(common, rest, evicted=self._once_stored(root, block, tokens, end))
+
+    def _once_stored(self, root: Key, block: Block | None, tokens: Tokens, at: int) -> int:
+        """Tokens from position `at` on whose blocks were dropped."""
+        key, begun, step = block.key if block else root, at, self.block_tokens
+        while at + step <= len(tokens):
+            key = block_key(key, tokens[at : at + step])
+            if key not in self._evicted:
+                break
+            at += step
+        return at - begun
+
+    def conversations(self, root: Key) -> list[tuple[Tokens, int]]:
+        """All conversations under `root`: their tokens, and the bytes of their states, of which
+        those of common beginnings count for each.
+        """
+        found = []
+        ends = [b for b in self._blocks.values() if b.root == root and not b.children]
+        for end in ends:
+            if end.rest is not None and end.parent is not None:
+                others = end.parent.children.values()
+                if any(b.end > end.end for b in others):
+                    continue  # a checkpoint within a longer one
+            parts, n_bytes = [], 0
+            at: Block | None = end
+            while at is not None:
+                parts.append(at.tokens)
+                n_bytes += at.room.n_bytes
+                at = at.parent
+            found.append((np.concatenate(parts[::-1]), n_bytes))
+        return found
 
     def _longest_checkpoint(self, root: Key, tokens: Tokens) -> BlockMatch:
         path = list(self._path(root, tokens))
@@ -226,6 +278,9 @@ class BlockStore:
             ):
                 self._inflation = priority
                 self.n_evicted += 1
+                self._evicted[block.key] = None
+                if len(self._evicted) > MOST_EVICTED:
+                    del self._evicted[next(iter(self._evicted))]
                 self._drop(block)
                 return block
         return None

@@ -25,11 +25,11 @@ class Borders:
 
     def is_border(self, n: int) -> bool:
         """Whether a state of `n` tokens is to be stored."""
-        return n > 0 and n % self._step(n) == 0
+        root = n <= ROOT_TOKENS and n % self._whole(self.root) == 0
+        return n > 0 and (root or n % self._whole(self.every) == 0)
 
-    def _step(self, n: int) -> int:
-        step = min(self.root, self.every) if n <= ROOT_TOKENS else self.every
-        return -(-step // self.block_tokens) * self.block_tokens
+    def _whole(self, n: int) -> int:
+        return -(-n // self.block_tokens) * self.block_tokens
 
     def of_prompt(self, prompt: Tokens, message_ends: frozenset[int]) -> tuple[int, ...]:
         """Positions at which the reading of a prompt has to stop, ascending; all before its end.
@@ -40,10 +40,8 @@ class Borders:
         too.
         """
         last = len(prompt) - 1  # at least one token has to be computed for a first answer
-        dense = range(self._step(1), min(last, ROOT_TOKENS) + 1, self._step(1))
-        step = self._step(ROOT_TOKENS + 1)
-        sparse = range(-(-(ROOT_TOKENS + 1) // step) * step, last + 1, step)
-        found = {*dense, *sparse}
+        every, root = self._whole(self.every), self._whole(self.root)
+        found = {*range(0, last + 1, every), *range(0, min(last, ROOT_TOKENS) + 1, root)}
         ends = np.flatnonzero(np.isin(prompt[:last], list(message_ends)))
         message_end = int(ends[-1]) + 1 if len(ends) else 0
         found.add(message_end)

@@ -51,6 +51,7 @@ from .core import EngineCore
 from .cost_file import CostFile
 from .disk_tier import DiskTier
 from .messages import ModelInfo, Ready, Submit
+from .ports import Tokens
 from .sequences import Sequences
 
 # Idle sequences beside the rows, where a sequence costs no memory by itself. Where it costs a
@@ -142,6 +143,7 @@ class LoadedEngine:
             clock=clock,
             n_ctx_slot=n_ctx_slot,
             eog_tokens=model.eog_tokens,
+            text=self._text,
             block_tokens=config.block_tokens,
             debug=config.debug,
         )
@@ -163,6 +165,11 @@ class LoadedEngine:
             n_batch=context.n_batch,
             n_ubatch=context.n_ubatch,
         )
+
+    def _text(self, tokens: Tokens) -> str:
+        body = msgspec.json.encode({"tokens": tokens.tolist()})
+        text: str = msgspec.json.decode(self.frontend.detokenize(body))["content"]
+        return text
 
     def make_sampler(self, submit: Submit) -> Sampler:
         """The sampler of a request, with its prompt accepted; raises `NativeError`."""

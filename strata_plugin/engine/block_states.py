@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
 from strata_plugin.checkpoints.keys import Key
+from strata_plugin.checkpoints.misses import Near
 from strata_plugin.runtime.errors import StateError
 
 from .disk_tier import DiskTier, Loaded
@@ -56,6 +57,11 @@ class BlockStates:
         self._clock = clock
         self.n_fetched = 0  # tokens whose states came from disk
         self._restores = TransferRate()
+
+    @property
+    def restore_bytes_per_s(self) -> float:
+        """How quickly states came back into the KV cache so far; 0: none did."""
+        return self._restores.bytes_per_s
 
     # ---- to blocks -------------------------------------------------------------------------------
 
@@ -184,6 +190,17 @@ class BlockStates:
         n_bytes = sum(len(b.data) for b in blocks) + len(last.rest or b"")
         self._restores.observe(n_bytes, (self._clock() - began) * 1e3)
         return match.reuse
+
+    def nearest(self, root: Key, tokens: Tokens, most: int) -> Near:
+        """What RAM or disk hold that shares most with `tokens`."""
+        near = replace(self.store.nearest(root, tokens, most), tier="ram")
+        if self.disk is None:
+            return near
+        disk = replace(self.disk.nearest(root, tokens, most), tier="disk")
+        known = max(near.common + near.evicted, disk.common + disk.evicted)
+        if (disk.common, len(disk.rest)) > (near.common, len(near.rest)):
+            near = disk
+        return replace(near, evicted=known - near.common)
 
     def _given_up(self, seq_id: int) -> int:
         self._context.remove(seq_id)

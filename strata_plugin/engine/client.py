@@ -20,9 +20,11 @@ from .messages import (
     Cache,
     Cancel,
     Done,
+    Explained,
     Failed,
     Frozen,
     GetCache,
+    GetExplanation,
     GetMetrics,
     GetQueue,
     GetSlots,
@@ -45,6 +47,7 @@ from .messages import encode as encode_messages
 from .transport import FrameParser, frame
 
 Event = Queued | Moved | Started | Progress | Token | Done | Failed
+Query = GetSlots | GetQueue | GetCache | GetExplanation | GetMetrics
 _ENDS = (Done, Failed)
 
 
@@ -231,17 +234,24 @@ class EngineClient(asyncio.Protocol):
         answer: Queue = await self._ask(GetQueue(next(self._query_ids)))
         return answer.queue
 
-    async def cache(self) -> dict[str, Any]:
-        """What is kept of prompts, as GET /cache shows it."""
-        answer: Cache = await self._ask(GetCache(next(self._query_ids)))
+    async def cache(self, tenant: str) -> dict[str, Any]:
+        """What is kept of prompts, as GET /cache shows it to a tenant."""
+        answer: Cache = await self._ask(GetCache(next(self._query_ids), tenant))
         return answer.cache
+
+    async def explanation(self, tenant: str, name: str) -> dict[str, Any] | None:
+        """What of a prompt was found in the cache, as GET /cache/explain shows it; None where the
+        tenant has had no such request lately.
+        """
+        answer: Explained = await self._ask(GetExplanation(next(self._query_ids), tenant, name))
+        return answer.explanation
 
     async def metrics(self, reset_bucket: bool = True) -> dict[str, float]:
         """Values by name, without prefix."""
         answer: Metrics = await self._ask(GetMetrics(next(self._query_ids), reset_bucket))
         return answer.values
 
-    async def _ask(self, query: GetSlots | GetQueue | GetCache | GetMetrics) -> Any:
+    async def _ask(self, query: Query) -> Any:
         if self.state is not EngineState.READY:
             raise EngineGone(self.error or "the engine is not ready")
         future = asyncio.get_running_loop().create_future()
@@ -293,7 +303,7 @@ class EngineClient(asyncio.Protocol):
                     if isinstance(message, _ENDS):
                         del self._streams[message.request_id]
                     stream.push(message)
-            case Slots() | Queue() | Cache() | Metrics():
+            case Slots() | Queue() | Cache() | Explained() | Metrics():
                 future = self._queries.get(message.query_id)
                 if future is not None and not future.done():
                     future.set_result(message)

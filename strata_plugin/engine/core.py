@@ -13,16 +13,19 @@ from typing import Any
 
 from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.checkpoints.resident import AllSequencesBusy
+from strata_plugin.observe.cache import cache_samples
 from strata_plugin.observe.metrics import EngineMetrics
 from strata_plugin.scheduling.plan import BatchClass, RowPiece, StepPlan
 from strata_plugin.scheduling.request import Stage
 from strata_plugin.scheduling.scheduler import Scheduler
 from strata_plugin.scheduling.seating import fill
 
+from .explanations import Explanations, Text
 from .generation import Generation
 from .messages import (
     Cache,
     Done,
+    Explained,
     Failed,
     Frozen,
     Metrics,
@@ -59,9 +62,11 @@ class EngineCore:
         clock: Callable[[], float],
         n_ctx_slot: int,
         eog_tokens: frozenset[int],
+        text: Text = str,
         block_tokens: int = 256,
         debug: bool = False,
     ) -> None:
+        """`text` shows tokens to people."""
         self._block_tokens = block_tokens
         self.events: list[Frozen] = []
         self.flush: Callable[[], None] = _keep  # sends `events` before the step's book-keeping
@@ -85,6 +90,7 @@ class EngineCore:
         self._last_in_slot: dict[int, dict[str, Any]] = {}
         self._recovery = Recovery(scheduler, sequences, self._generations, self._fail)
         self._outlook = Outlook(scheduler, sequences, self._generations, self.metrics)
+        self._explanations = Explanations(sequences, text)
 
     # -- messages in -----------------------------------------------------------------------------
 
@@ -110,6 +116,7 @@ class EngineCore:
             wait = self._outlook.next_place_s(now)
             self.events.append(Failed(submit.request_id, 429, "rate_limit_error", message, wait))
             return
+        generation.found = self._explanations.look(generation)
         known = self._known_prefix(generation)
         if self._sequences.fetch(
             generation.tokens,
@@ -203,9 +210,14 @@ class EngineCore:
         restoring = [g for waiting in self._restoring.values() for g in waiting]
         self.events.append(Queue(query_id, self._outlook.view(self._clock(), restoring)))
 
-    def cache(self, query_id: int) -> None:
+    def cache(self, query_id: int, tenant: str) -> None:
         """Answer `GetCache`."""
-        self.events.append(Cache(query_id, self._sequences.view()))
+        view = self._sequences.view() | self._explanations.view(tenant)
+        self.events.append(Cache(query_id, view))
+
+    def explain(self, query_id: int, tenant: str, name: str) -> None:
+        """Answer `GetExplanation`."""
+        self.events.append(Explained(query_id, self._explanations.of(tenant, name)))
 
     def get_metrics(self, query_id: int, reset_window: bool) -> None:
         """Answer `GetMetrics`."""
@@ -216,6 +228,7 @@ class EngineCore:
             feasible=self._scheduler.outlook()[2],
             reset_window=reset_window,
         )
+        values |= cache_samples(self._sequences.view())
         self.events.append(Metrics(query_id, values))
 
     # -- one step --------------------------------------------------------------------------------
@@ -312,6 +325,9 @@ class EngineCore:
         self._outlook.changed()
         self.metrics.queued(generation.n_prompt, generation.started_at - generation.queued_at)
         self.events.append(Started(request_id, generation.slot, reuse))
+        if generation.found is not None:
+            self._explanations.started(generation, generation.found)
+            generation.found = None
         if generation.submit.return_progress:
             self._progress(generation, reuse)
         return True

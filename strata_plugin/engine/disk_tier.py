@@ -18,6 +18,7 @@ from typing import Any
 from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
 from strata_plugin.checkpoints.disk import DiskFolder, Entry, Stored, Trouble
 from strata_plugin.checkpoints.keys import Key, block_key, namespace
+from strata_plugin.checkpoints.misses import Near
 from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.tokens import Tokens
 
@@ -83,6 +84,13 @@ class DiskTier:
             n_bytes = sum(block.room.n_bytes for block in match.blocks)
             return match.reuse, self._speed.predict(n_bytes)
 
+    def nearest(self, root: Key, tokens: Tokens, most: int) -> Near:
+        """As `BlockStore.nearest`, of what is on disk."""
+        with self._lock:
+            if self._model is None:
+                return Near()
+            return self._index.nearest(self._disk_root(root), tokens, most)
+
     def read(
         self, root: Key, tokens: Tokens, known: int, done: Callable[[Loaded], None]
     ) -> None:
@@ -137,6 +145,7 @@ class DiskTier:
                 "blocks": len(self._index),
                 "tokens": self._index.n_tokens,
                 "evicted_blocks": self._index.n_evicted,
+                "restore_bytes_per_s": self._speed.bytes_per_s,
             }
 
     @property

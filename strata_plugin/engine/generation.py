@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from strata_plugin.checkpoints.keys import Key
+from strata_plugin.checkpoints.misses import Found
 
 from .messages import Queued, Submit, Timings
 from .ports import SamplerPort, Tokens
@@ -41,6 +42,7 @@ class Generation:
         self.seq_id = -1
         self.slot = -1
         self.n_cached = 0
+        self.found: Found | None = None  # what was stored of its prompt, until it is started
         self.n_generated = 0
         self.failures = 0  # steps that failed with this request in them, since the last good one
         self.reported = 0  # prompt tokens in the last Progress

@@ -61,6 +61,7 @@ class Submit(Frozen, frozen=True, kw_only=True):
     dialect: str = ""  # shown by /queue, as is `client`
     client: str = ""
     settings: bytes = b"{}"  # JSON shown by /slots
+    name: str = ""  # its id for people: GET /cache/explain
 
 
 class Cancel(Frozen, frozen=True):
@@ -97,12 +98,21 @@ class Shutdown(Frozen, frozen=True):
 
 
 class GetCache(Frozen, frozen=True):
-    """Ask for a `Cache` answer carrying the same `query_id`."""
+    """Ask for a `Cache` answer carrying the same `query_id`, with what concerns a tenant alone."""
 
     query_id: int
+    tenant: str = ""
 
 
-ToEngine = Submit | Cancel | GetSlots | GetQueue | GetCache | GetMetrics | Shutdown
+class GetExplanation(Frozen, frozen=True):
+    """Ask for an `Explained` answer about a request of a tenant."""
+
+    query_id: int
+    tenant: str
+    name: str
+
+
+ToEngine = Submit | Cancel | GetSlots | GetQueue | GetCache | GetExplanation | GetMetrics | Shutdown
 
 # ---- towards the HTTP process --------------------------------------------------------------------
 
@@ -261,6 +271,13 @@ class Cache(Frozen, frozen=True):
     cache: dict[str, Any]
 
 
+class Explained(Frozen, frozen=True):
+    """Answer to `GetExplanation`: the object that GET /cache/explain returns, None: unknown."""
+
+    query_id: int
+    explanation: dict[str, Any] | None
+
+
 class Metrics(Frozen, frozen=True):
     """Answer to `GetMetrics`: name (without prefix) to value, see `observe.metrics`."""
 
@@ -282,6 +299,7 @@ ToServer = (
     | Slots
     | Queue
     | Cache
+    | Explained
     | Metrics
 )
 

@@ -10,12 +10,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from strata_plugin.checkpoints.blocks import BlockMatch
 from strata_plugin.checkpoints.borders import Borders
 from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
 from strata_plugin.checkpoints.keys import Key, namespace
+from strata_plugin.checkpoints.misses import COMPARED, Near
 from strata_plugin.checkpoints.parking import RamParkingLot, Reservation
 from strata_plugin.checkpoints.resident import AllSequencesBusy, Placement, ResidentSet
 from strata_plugin.checkpoints.traits import PrefixTraits
@@ -104,6 +106,30 @@ class Sequences:
             return blocks.reuse if blocks is not None else resident
         match = self._idle.longest(root, tokens, limit, self._window_rule)
         return max(resident, match.reuse if match is not None else 0)
+
+    def nearest(self, tokens: Tokens, root: Key = ANYBODY) -> Near:
+        """What is stored under `root`, anywhere, and shares the longest prefix with `tokens`."""
+        seq_id, common = self._resident.longest(tokens, lambda s: self._roots.get(s) == root)
+        near = Near()
+        if seq_id is not None:
+            rest = self._resident.tokens(seq_id)[common : common + COMPARED].copy()
+            near = Near(common, rest, "resident")
+        if self._blocks is not None:
+            other = self._blocks.nearest(root, tokens, COMPARED)
+            known = max(near.common, other.common + other.evicted)
+            if (other.common, len(other.rest)) > (near.common, len(near.rest)):
+                near = other
+            near = replace(near, evicted=known - near.common)
+        return near
+
+    def conversations(self, root: Key) -> list[tuple[Tokens, int]]:
+        """Tokens and bytes of the conversations that RAM holds under `root`."""
+        return self._blocks.store.conversations(root) if self._blocks is not None else []
+
+    @property
+    def needs_checkpoints(self) -> bool:
+        """Whether a prefix can be used only up to a checkpoint."""
+        return self._blocks is not None and self._blocks.end is not None
 
     @property
     def idle_tokens(self) -> int:
@@ -303,6 +329,7 @@ class Sequences:
             "tokens": 0,
             "hit_tokens": self._hits["ram"],
             "evicted_blocks": 0,
+            "restore_bytes_per_s": 0.0,
         }
         view: dict[str, Any] = {
             "resident": {
@@ -321,6 +348,7 @@ class Sequences:
                 "blocks": len(store),
                 "tokens": store.n_tokens,
                 "evicted_blocks": store.n_evicted,
+                "restore_bytes_per_s": self._blocks.restore_bytes_per_s,
             }
             if disk is not None:
                 view["disk"] = disk.view() | {"hit_tokens": self._blocks.n_fetched}

@@ -21,6 +21,11 @@ class TransferRate:
         """Milliseconds that moving `n_bytes` should take."""
         return n_bytes * self._ms_per_byte
 
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes moved in a second; 0 while nothing was."""
+        return 1e3 / self._ms_per_byte if self._ms_per_byte else 0.0
+
     def doubt(self) -> None:
         """It spoke against moving: else one slow transfer would be the last."""
         self._ms_per_byte *= FORGET

@@ -28,6 +28,7 @@ from .messages import (
     Failed,
     Frozen,
     GetCache,
+    GetExplanation,
     GetMetrics,
     GetQueue,
     GetSlots,
@@ -141,8 +142,10 @@ def _handle(
             core.cancel(request_id)
         case GetSlots(query_id):
             core.slots(query_id)
-        case GetCache(query_id):
-            core.cache(query_id)
+        case GetCache(query_id, tenant):
+            core.cache(query_id, tenant)
+        case GetExplanation(query_id, tenant, name):
+            core.explain(query_id, tenant, name)
         case GetQueue(query_id):
             core.queue(query_id)
         case GetMetrics(query_id, reset_bucket):

@@ -173,7 +173,14 @@ def test_what_was_read_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
         other = client.post("/completion", json=request, headers=yours).json()
         again = client.post("/completion", json=request, headers=mine).json()
         view = client.get("/cache", headers=mine).json()
+        prompt[400:410] = range(5000, 5010)
+        headers = {**mine, "X-Request-Id": "changed one"}
+        client.post("/completion", json={**request, "prompt": prompt}, headers=headers)
+        told = client.get("/cache/explain/changed one", headers=mine).json()
+        assert client.get("/cache/explain/changed one", headers=yours).status_code == 404
         assert client.get("/cache").status_code == 401
+    assert (told["cause"], told["differs_at"]) == ("edited", 400)
+    assert "<>" in told["stored_text"] and told["stored_text"] != told["prompt_text"]
     assert view["disk"]["hit_tokens"] >= 800 and view["ram"]["blocks"] > 0
     assert other["timings"]["cache_n"] == 0
     assert again["timings"]["cache_n"] >= 0.99 * len(prompt)

@@ -171,8 +171,12 @@ class FakeEngine:
     async def slots(self) -> list[dict[str, Any]]:
         return [{"id": i, "n_ctx": 64, "is_processing": i < self.busy_slots} for i in range(4)]
 
-    async def cache(self) -> dict[str, Any]:
-        return {"resident": {"sequences": 1}, "ram": {"bytes": 2}, "disk": None}
+    async def cache(self, tenant: str) -> dict[str, Any]:
+        return {"resident": {"sequences": 1}, "ram": {"bytes": 2}, "disk": None, "hints": [tenant]}
+
+    async def explanation(self, tenant: str, name: str) -> dict[str, Any] | None:
+        names = {(r.tenant, r.name) for r in self.requests}
+        return {"id": name, "cause": "found"} if (tenant, name) in names else None
 
     async def queue(self) -> dict[str, Any]:
         """Everything that was submitted and has not ended waits, in order of arrival."""

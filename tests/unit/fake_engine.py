@@ -45,6 +45,11 @@ def expected_tokens(prompt: Sequence[int], n: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+def word(token: int) -> str:
+    """The fake text of a token: letters only."""
+    return "".join(chr(ord("g") + int(digit)) for digit in str(token)) + " "
+
+
 @dataclass
 class FakeBatch:
     rows: list[tuple[int, int, int, bool]] = field(default_factory=list)
@@ -269,6 +274,7 @@ class FakeEngine:
             clock=lambda: self.context.now,
             n_ctx_slot=n_ctx_slot or n_ctx,
             eog_tokens=frozenset({EOS}),
+            text=lambda tokens: "".join(word(token) for token in tokens.tolist()),
             debug=True,
         )
         self.events: list[Frozen] = []

@@ -15,7 +15,7 @@ from strata_plugin.checkpoints.disk import FORMAT, DiskFolder
 from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.engine.disk_tier import DiskTier
 from strata_plugin.engine.messages import Done, Failed, Moved
-from strata_server.cache_view import FIELDS, TIERS
+from strata_server.cache_view import FIELDS, OWN, TIERS
 from tests.unit.fake_engine import FakeEngine
 
 MODEL, OTHER = namespace({"model": "a"}), namespace({"model": "b"})
@@ -262,11 +262,11 @@ def test_each_tier_tells_what_it_holds_and_what_it_was_good_for(tmp_path: Path) 
         engine = FakeEngine(disk=disk)
         ask(engine, 1, prompt(200))
         ask(engine, 2, prompt(200))
-        engine.core.cache(9)
+        engine.core.cache(9, "")
         engine._collect()
         view = engine.events[-1].cache  # type: ignore[union-attr]
-    assert set(view) == set(TIERS)
-    assert {name for shown in view.values() for name in shown} == set(FIELDS)
+    assert set(view) == {*TIERS, *OWN}
+    assert {name for tier_name in TIERS for name in view[tier_name]} == set(FIELDS)
     assert view["disk"]["open"] and view["disk"]["hit_tokens"] >= 199
     assert view["ram"]["hit_tokens"] == 199 and view["resident"]["hit_tokens"] == 199
     assert view["disk"]["tokens"] == view["ram"]["tokens"] >= 203

@@ -16,7 +16,7 @@ from strata_server.flags import AVAILABLE, BY_NAME
 from strata_server.information import help_text
 from strata_server.outlook import HEADERS
 from strata_server.own_fields import OwnFields
-from strata_server.prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
+from strata_server.prometheus import COUNTERS, GAUGES, HISTOGRAMS, OWN_COUNTERS, OWN_GAUGES
 from strata_server.queue_view import FIELDS as QUEUE_FIELDS
 from strata_server.queue_view import REQUEST_FIELDS
 
@@ -50,7 +50,7 @@ def test_every_route_and_metric_is_in_the_api_page() -> None:
         assert f"| {method} | `{path}` |" in page
     for name in (*COUNTERS, *GAUGES):
         assert f"`llamacpp:{name}`" in page
-    for name in (*OWN_GAUGES, *HISTOGRAMS):
+    for name in (*OWN_COUNTERS, *OWN_GAUGES, *HISTOGRAMS):
         assert f"`strata:{name}`" in page
 
 
@@ -91,7 +91,7 @@ def test_routes_that_a_page_names_exist(path: Path) -> None:
 def test_metrics_that_a_page_names_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not set(re.findall(r"llamacpp:(\w+)", text)) - {*COUNTERS, *GAUGES}
-    assert not set(re.findall(r"strata:(\w+)", text)) - {*OWN_GAUGES, *HISTOGRAMS}
+    assert not set(re.findall(r"strata:(\w+)", text)) - {*OWN_COUNTERS, *OWN_GAUGES, *HISTOGRAMS}
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda p: p.name)
@@ -114,5 +114,5 @@ def test_the_queue_and_the_metrics_of_the_engine_are_what_the_pages_say() -> Non
     assert set(queue.queue) == set(QUEUE_FIELDS)
     assert set(queue.queue["requests"][0]) == set(REQUEST_FIELDS)
     names = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) for name in metrics.values}
-    assert names <= {*COUNTERS, *GAUGES, *OWN_GAUGES, *HISTOGRAMS}
-    assert {*OWN_GAUGES, *HISTOGRAMS} <= names
+    assert names <= {*COUNTERS, *GAUGES, *OWN_COUNTERS, *OWN_GAUGES, *HISTOGRAMS}
+    assert {*OWN_COUNTERS, *OWN_GAUGES, *HISTOGRAMS} <= names

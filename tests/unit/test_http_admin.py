@@ -229,6 +229,7 @@ def test_the_openapi_document_names_every_route_and_its_body() -> None:
         "/slots",
         "/queue",
         "/cache",
+        "/cache/explain/{request_id}",
         "/metrics",
         "/completion",
         "/completions",
@@ -241,3 +242,20 @@ def test_the_openapi_document_names_every_route_and_its_body() -> None:
     }
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]
     assert body["content"]["application/json"]["schema"]["required"] == ["messages"]
+
+
+def test_a_request_is_explained_to_who_sent_it_only() -> None:
+    async def body() -> None:
+        service = fake_service(FakeEngine(), api_keys=("one", "two"))
+        async with serving(service) as client:
+            one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
+            named = {**one, "X-Request-Id": "mine/a b"}
+            await client.post("/completion", json={"prompt": "abc"}, headers=named)
+            path = "/cache/explain/mine%2Fa%20b"
+            assert (await client.get(path, headers=one)).json()["id"] == "mine/a b"
+            other = await client.get(path, headers=two)
+            assert other.status_code == 404
+            assert other.json()["error"]["type"] == "not_found_error"
+            assert (await client.get("/cache", headers=two)).json()["hints"] == ["key-2"]
+
+    run(body())
