@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from strata_plugin.engine.client import EngineGone
 
-from .api import absent, admin, native, openai
+from .api import absent, admin, native, openai, slots
 from .errors import NOT_FOUND, ApiError
 from .failure import error_response
 from .gate import Gate
@@ -37,7 +37,7 @@ def create_api(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     router = APIRouter(prefix=prefix)
-    for module in (admin, native, openai, absent):
+    for module in (admin, native, openai, slots, absent):
         module.add_routes(router, service)
     if service.settings.ui:
         page.add_routes(router)

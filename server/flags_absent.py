@@ -63,7 +63,6 @@ _ABSENT = """
 --embedding --embeddings | LLAMA_ARG_EMBEDDINGS
 --rerank --reranking | LLAMA_ARG_RERANKING
 -bs --backend-sampling | LLAMA_ARG_BACKEND_SAMPLING
---slot-save-path =
 --cache-reuse = | LLAMA_ARG_CACHE_REUSE ||0
 --path = | LLAMA_ARG_STATIC_PATH
 --ssl-key-file = | LLAMA_ARG_SSL_KEY_FILE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from .flag import Flag, Status, file_path, flag, integer, quoted_names, switch, text, tristate
 
 MOOT = Status.MOOT
@@ -13,6 +15,14 @@ def hosts(value: str) -> tuple[str, ...]:
     if not found:
         raise ValueError("expected at least one address")
     return found
+
+
+def existing_folder(value: str) -> str:
+    """A folder that is there."""
+    path = os.path.abspath(os.path.expanduser(value))
+    if not value or not os.path.isdir(path):
+        raise ValueError(f"not a directory: '{value}'")
+    return path
 
 
 def key_file(value: str) -> tuple[str, ...]:
@@ -131,6 +141,13 @@ SERVER: tuple[Flag, ...] = (
         "--no-slots",
         env="LLAMA_ARG_ENDPOINT_SLOTS",
         default=True,
+    ),
+    flag(
+        "--slot-save-path",
+        "folder of the files in which POST /slots/{id_slot} keeps what slots hold",
+        existing_folder,
+        metavar="PATH",
+        default="",
     ),
     switch("--props", "accept POST /props", env="LLAMA_ARG_ENDPOINT_PROPS"),
     switch(

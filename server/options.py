@@ -258,6 +258,7 @@ def server_settings(parsed: Parsed, model: ModelFile) -> ServerSettings:
         ui=parsed["ui"],
         use_jinja=parsed["jinja"],
         endpoint_slots=parsed["slots"],
+        slot_save_path=parsed["slot_save_path"],
         endpoint_metrics=parsed["metrics"],
         endpoint_props=parsed["props"],
         verbosity=EVERYTHING if parsed["verbose"] else parsed["verbosity"],

@@ -18,6 +18,7 @@ from strata_plugin.engine.messages import (
     Progress,
     Queued,
     Ready,
+    SlotActed,
     Started,
     Submit,
     Token,
@@ -169,6 +170,11 @@ class EnginePort(Protocol):
 
     async def cache(self, tenant: str) -> dict[str, Any]:
         """What is kept of prompts, as GET /cache shows it to a tenant."""
+
+    async def act_on_slot(
+        self, action: str, slot: int, path: str, tenant: str, salt: str
+    ) -> SlotActed:
+        """Save, restore or erase what a slot holds; waits while the slot is busy."""
 
     async def explanation(self, tenant: str, name: str) -> dict[str, Any] | None:
         """What of a prompt was found in the cache, as GET /cache/explain shows it."""

@@ -42,6 +42,7 @@ class ServerSettings:
     ui: bool = True
     use_jinja: bool = True
     endpoint_slots: bool = True
+    slot_save_path: str = ""  # folder of slot files; "": there are none
     endpoint_metrics: bool = False
     endpoint_props: bool = False
     verbosity: int = 3  # llama-server's: 1 errors, 2 warnings, 3 info, 4 trace, 5 debug

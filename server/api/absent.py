@@ -28,7 +28,6 @@ POST /v1/rerank
 POST /v1/reranking
 POST /infill
 POST /lora-adapters
-POST /slots/{id_slot}
 POST /v1/audio/transcriptions
 POST /audio/transcriptions
 GET /v1/stream

@@ -293,6 +293,21 @@ class BlockStore:
         for at in reversed(going):
             self._drop(at)
 
+    def erase(self, root: Key, tokens: Tokens) -> int:
+        """Drop what is stored of `tokens`, from its end to where other conversations part; how many
+        tokens were there. What is pinned stays.
+        """
+        path: list[Block | None] = [None, *self._path(root, tokens)]
+        found = 0
+        for after in reversed(path):
+            start = after.end if after else 0
+            for block in list(self._after(root, after).values()):
+                own = tokens[start : block.end]
+                if not block.children and not block.pins and np.array_equal(block.tokens, own):
+                    found = max(found, block.end)
+                    self._drop(block)
+        return found
+
     def thin(self, root: Key, tokens: Tokens, most: int) -> None:
         """Leave `most` checkpoints of a conversation, whose tokens are given: those without which
         the longest ways would be left to the next one before.

@@ -124,6 +124,16 @@ class IdleStates:
                 best = IdleMatch(key, n_held, reuse)
         return best
 
+    def erase(self, root: Key, tokens: Tokens) -> int:
+        """Drop the states of prefixes of `tokens`; the longest one's tokens."""
+        found = 0
+        for key, held in list(self._held.items()):
+            n = len(held.tokens)
+            if held.root == root and common_prefix(held.tokens, tokens) == n:
+                found = max(found, n)
+                self._drop(key)
+        return found
+
     def read(self, key: int) -> bytearray:
         """The state's bytes, which count as used now."""
         state = self._lot.peek(key)

@@ -144,6 +144,7 @@ class LoadedEngine:
             n_ctx_slot=n_ctx_slot,
             eog_tokens=model.eog_tokens,
             text=self._text,
+            model_key=lambda folder: _model_key(config, c, folder),
             block_tokens=config.block_tokens,
             debug=config.debug,
         )
@@ -180,6 +181,7 @@ class LoadedEngine:
     def close(self) -> None:
         """Keep what was learnt and read, free the context and the model."""
         self._cost_file.save()
+        self.core.close()
         self.sequences.close()
         self.context.close()
         self.model.close()
@@ -222,6 +224,22 @@ def _borders(config: EngineConfig) -> Borders | None:
     return Borders(config.checkpoint_every, config.checkpoint_root, config.block_tokens)
 
 
+def _model_key(config: EngineConfig, context: ContextConfig, folder: Path) -> Key:
+    """The namespace of a model's states in files; digests of its files are kept in `folder`.
+
+    Raises OSError. Takes as long as reading the model, where its digest isn't known.
+    """
+    build = build_info()
+    return namespace(
+        {
+            **{name: getattr(context, name) for name in STATE_SETTINGS},
+            "model": model_hash(Path(config.model.path), folder / "models.json"),
+            "kv_overrides": "\n".join(config.model.kv_overrides),
+            "build": build.key or build.version,
+        }
+    )
+
+
 def _disk_tier(
     config: EngineConfig, context: ContextConfig, *, only_checkpoints: bool
 ) -> DiskTier | None:
@@ -230,17 +248,7 @@ def _disk_tier(
     folder, limit = Path(config.disk.folder), config.disk.limit_bytes
 
     def open_folder() -> tuple[DiskFolder, Key]:
-        opened = DiskFolder(folder, limit)
-        content = model_hash(Path(config.model.path), folder / "models.json")
-        build = build_info()
-        return opened, namespace(
-            {
-                **{name: getattr(context, name) for name in STATE_SETTINGS},
-                "model": content,
-                "kv_overrides": "\n".join(config.model.kv_overrides),
-                "build": build.key or build.version,
-            }
-        )
+        return DiskFolder(folder, limit), _model_key(config, context, folder)
 
     return DiskTier(open_folder, config.block_tokens, only_checkpoints=only_checkpoints)
 

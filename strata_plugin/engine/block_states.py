@@ -7,12 +7,13 @@ What is kept for each token moves in ranges of positions; what exists only at th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
 from strata_plugin.checkpoints.keys import Key
 from strata_plugin.checkpoints.misses import Near
+from strata_plugin.checkpoints.slot_file import NO_ROOM, Part, SlotFileError
 from strata_plugin.runtime.errors import StateError
 
 from .disk_tier import DiskTier, Loaded
@@ -190,6 +191,34 @@ class BlockStates:
         n_bytes = sum(len(b.data) for b in blocks) + len(last.rest or b"")
         self._restores.observe(n_bytes, (self._clock() - began) * 1e3)
         return match.reuse
+
+    def put(self, root: Key, parts: Sequence[Part]) -> None:
+        """Store the parts of a prompt's state; raises `SlotFileError`."""
+        whole, after = self.store.block_tokens, None
+        if any(len(p.tokens) != whole for p in parts[:-1]) or len(parts[-1].tokens) > whole:
+            raise SlotFileError("it was saved with another --block-tokens")
+        for part in parts:
+            n_data = len(part.data) + len(part.rest or b"")
+            room = self.store.reserve(n_data, len(part.tokens), after)
+            if room is None:
+                raise SlotFileError(NO_ROOM)
+            cost_ms = self._recompute_ms(after.end if after else 0, len(part.tokens))
+            try:
+                after = self.store.put(
+                    room, root, after, part.tokens, part.data, cost_ms, part.rest
+                )
+            except ValueError as error:
+                self.store.cancel(room)
+                raise SlotFileError(str(error)) from error
+            if after is None:
+                raise SlotFileError(NO_ROOM)
+
+    def erase(self, root: Key, tokens: Tokens) -> int:
+        """Drop the blocks of `tokens` but for those that others need; how many tokens were there.
+        """
+        if self.disk is not None:
+            self.disk.erase(root, tokens)
+        return self.store.erase(root, tokens)
 
     def nearest(self, root: Key, tokens: Tokens, most: int) -> Near:
         """What RAM or disk hold that shares most with `tokens`."""

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from .config import EngineConfig, encode
 from .messages import (
+    ActOnSlot,
     Cache,
     Cancel,
     Done,
@@ -37,6 +38,7 @@ from .messages import (
     Queued,
     Ready,
     Shutdown,
+    SlotActed,
     Slots,
     Started,
     Submit,
@@ -47,7 +49,7 @@ from .messages import encode as encode_messages
 from .transport import FrameParser, frame
 
 Event = Queued | Moved | Started | Progress | Token | Done | Failed
-Query = GetSlots | GetQueue | GetCache | GetExplanation | GetMetrics
+Query = GetSlots | GetQueue | GetCache | GetExplanation | GetMetrics | ActOnSlot
 _ENDS = (Done, Failed)
 
 
@@ -246,6 +248,14 @@ class EngineClient(asyncio.Protocol):
         answer: Explained = await self._ask(GetExplanation(next(self._query_ids), tenant, name))
         return answer.explanation
 
+    async def act_on_slot(
+        self, action: str, slot: int, path: str, tenant: str, salt: str
+    ) -> SlotActed:
+        """Save, restore or erase what a slot holds; waits while the slot is busy."""
+        query = ActOnSlot(next(self._query_ids), action, slot, path, tenant, salt)
+        answer: SlotActed = await self._ask(query)
+        return answer
+
     async def metrics(self, reset_bucket: bool = True) -> dict[str, float]:
         """Values by name, without prefix."""
         answer: Metrics = await self._ask(GetMetrics(next(self._query_ids), reset_bucket))
@@ -303,7 +313,7 @@ class EngineClient(asyncio.Protocol):
                     if isinstance(message, _ENDS):
                         del self._streams[message.request_id]
                     stream.push(message)
-            case Slots() | Queue() | Cache() | Explained() | Metrics():
+            case Slots() | Queue() | Cache() | Explained() | SlotActed() | Metrics():
                 future = self._queries.get(message.query_id)
                 if future is not None and not future.done():
                     future.set_result(message)

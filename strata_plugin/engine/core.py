@@ -5,7 +5,6 @@ Every message out is a value appended to `events`; the caller sends a step's as 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -23,6 +22,7 @@ from strata_plugin.scheduling.seating import fill
 from .explanations import Explanations, Text
 from .generation import Generation
 from .messages import (
+    ActOnSlot,
     Cache,
     Done,
     Explained,
@@ -42,7 +42,8 @@ from .messages import (
 from .outlook import Outlook
 from .ports import ContextPort, SamplerPort
 from .recovery import Recovery
-from .sequences import Sequences
+from .sequences import Sequences, root_of
+from .slot_actions import Left, ModelKey, SlotActions
 
 RENEWED_AT_ONCE = 8  # queued requests asked for what they will find when another ends
 READ_AHEAD_MARGIN = 256  # cells kept free for each request's answer when prompts are read ahead
@@ -63,10 +64,11 @@ class EngineCore:
         n_ctx_slot: int,
         eog_tokens: frozenset[int],
         text: Text = str,
+        model_key: ModelKey = lambda folder: namespace({}),
         block_tokens: int = 256,
         debug: bool = False,
     ) -> None:
-        """`text` shows tokens to people."""
+        """`text` shows tokens to people; `model_key` see `SlotActions`."""
         self._block_tokens = block_tokens
         self.events: list[Frozen] = []
         self.flush: Callable[[], None] = _keep  # sends `events` before the step's book-keeping
@@ -91,6 +93,9 @@ class EngineCore:
         self._recovery = Recovery(scheduler, sequences, self._generations, self._fail)
         self._outlook = Outlook(scheduler, sequences, self._generations, self.metrics)
         self._explanations = Explanations(sequences, text)
+        self._slot_actions = SlotActions(
+            sequences, model_key, self.post, lambda message: self.events.append(message)
+        )
 
     # -- messages in -----------------------------------------------------------------------------
 
@@ -166,7 +171,7 @@ class EngineCore:
 
     def _root(self, submit: Submit) -> Key:
         """Under which a request's states are kept: all that changes them, and whose they are."""
-        return namespace({"salt": submit.salt, "lora": json.dumps(submit.lora)})
+        return root_of(submit.salt, submit.lora)
 
     def cancel(self, request_id: int) -> None:
         """Forget a request; what it computed stays as a prefix. Unknown ids are over already."""
@@ -218,6 +223,14 @@ class EngineCore:
     def explain(self, query_id: int, tenant: str, name: str) -> None:
         """Answer `GetExplanation`."""
         self.events.append(Explained(query_id, self._explanations.of(tenant, name)))
+
+    def act_on_slot(self, action: ActOnSlot) -> None:
+        """Answer `ActOnSlot`."""
+        self._slot_actions.act(action, busy=self._scheduler.holder(action.slot) is not None)
+
+    def close(self) -> None:
+        """Nothing will be asked any more."""
+        self._slot_actions.close()
 
     def get_metrics(self, query_id: int, reset_window: bool) -> None:
         """Answer `GetMetrics`."""
@@ -480,9 +493,10 @@ class EngineCore:
         self._close(g)
 
     def _close(self, g: Generation) -> None:
-        request = self._scheduler.request(g.request_id)
+        request, left = self._scheduler.request(g.request_id), None
         if request.slot is not None:
             self._last_in_slot[request.slot] = g.slot_info(request.computed)
+            left = Left(g.submit.tenant, g.root, g.tokens[: request.computed].copy())
         if request.stage is Stage.PARKED:
             self._sequences.drop_parked(g.request_id)
         elif request.held:
@@ -490,6 +504,8 @@ class EngineCore:
         self._scheduler.finish(g.request_id)
         self._recovery.forget(g.request_id)
         del self._generations[g.request_id]
+        if left is not None:
+            self._slot_actions.leave(g.slot, left)
         self._has_ended = True
         self._outlook.changed()
 

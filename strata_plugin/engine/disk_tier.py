@@ -114,6 +114,15 @@ class DiskTier:
             self._lock.notify_all()
             return True
 
+    def erase(self, root: Key, tokens: Tokens) -> None:
+        """Have the thread remove what is stored of `tokens` alone."""
+        with self._lock:
+            if self._model is not None:
+                self._index.erase(self._disk_root(root), tokens)
+                # nothing to read: the files of what was dropped go after each job
+                self._reads.append(_Read(root, tokens[:0].copy(), 0, lambda loaded: None))
+                self._lock.notify_all()
+
     def written(self) -> list[Block]:
         """Blocks that were written, or given up, since the last call."""
         with self._lock:
@@ -186,6 +195,7 @@ class DiskTier:
                     loaded = self._read(job)
                 else:
                     self._write(job)
+                self._sweep()
             except Trouble as error:
                 log.warning("the disk tier is in trouble: %s", error)
             if isinstance(job, _Read):

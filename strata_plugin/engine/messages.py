@@ -112,7 +112,30 @@ class GetExplanation(Frozen, frozen=True):
     name: str
 
 
-ToEngine = Submit | Cancel | GetSlots | GetQueue | GetCache | GetExplanation | GetMetrics | Shutdown
+class ActOnSlot(Frozen, frozen=True):
+    """Save, restore or erase what the last request of a slot has left; answered with `SlotActed`,
+    where the slot is busy once it is not.
+    """
+
+    query_id: int
+    action: str  # save, restore, erase
+    slot: int
+    path: str  # of the file to save to or restore from
+    tenant: str = ""
+    salt: str = ""
+
+
+ToEngine = (
+    Submit
+    | Cancel
+    | GetSlots
+    | GetQueue
+    | GetCache
+    | GetExplanation
+    | GetMetrics
+    | ActOnSlot
+    | Shutdown
+)
 
 # ---- towards the HTTP process --------------------------------------------------------------------
 
@@ -278,6 +301,14 @@ class Explained(Frozen, frozen=True):
     explanation: dict[str, Any] | None
 
 
+class SlotActed(Frozen, frozen=True):
+    """Answer to `ActOnSlot`: the object that POST /slots returns, or why it can't be done."""
+
+    query_id: int
+    values: dict[str, Any]
+    error: str = ""
+
+
 class Metrics(Frozen, frozen=True):
     """Answer to `GetMetrics`: name (without prefix) to value, see `observe.metrics`."""
 
@@ -300,6 +331,7 @@ ToServer = (
     | Queue
     | Cache
     | Explained
+    | SlotActed
     | Metrics
 )
 

@@ -6,12 +6,15 @@ functions.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from strata_plugin.checkpoints.blocks import BlockMatch
 from strata_plugin.checkpoints.borders import Borders
@@ -20,6 +23,8 @@ from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.checkpoints.misses import COMPARED, Near
 from strata_plugin.checkpoints.parking import RamParkingLot, Reservation
 from strata_plugin.checkpoints.resident import AllSequencesBusy, Placement, ResidentSet
+from strata_plugin.checkpoints.slot_file import NO_ROOM, Part, SlotFileError, SlotState
+from strata_plugin.checkpoints.tokens import common_prefix
 from strata_plugin.checkpoints.traits import PrefixTraits
 from strata_plugin.runtime.errors import StateError
 
@@ -35,6 +40,11 @@ ANYBODY = namespace({})
 RESTORE_GAIN = 16  # tokens that a state in RAM must be ahead of what is resident
 
 log = logging.getLogger(__name__)
+
+
+def root_of(salt: str, lora: tuple[tuple[int, float], ...] = ()) -> Key:
+    """Under which a request's states are kept: all that changes them, and whose they are."""
+    return namespace({"salt": salt, "lora": json.dumps(lora)})
 
 
 class Sequences:
@@ -422,6 +432,60 @@ class Sequences:
         if self._blocks is not None and self._blocks.end is not None:
             tokens = self._resident.tokens(seq_id)
             self._blocks.checkpoint(seq_id, self._roots[seq_id], tokens)
+
+    # -- slot files ------------------------------------------------------------------------------
+
+    @property
+    def room_bytes(self) -> int:
+        """Most bytes that states outside the KV cache may take."""
+        return self._lot.limit_bytes
+
+    def export(self, tokens: Tokens, root: Key) -> SlotState | None:
+        """The state of as many of `tokens` as are stored; None where none are."""
+        seq_id, common = self._resident.longest(tokens, lambda s: self._roots.get(s) == root)
+        if (
+            seq_id is not None
+            and common == self._resident.n_tokens(seq_id)
+            and not self._resident.is_busy(seq_id)
+        ):
+            self._keep(seq_id)
+        if self._blocks is not None:
+            match = self._blocks.store.longest(root, tokens, len(tokens))
+            parts = [Part(block.tokens, block.data, block.rest) for block in match.blocks]
+            return SlotState(tuple(parts), match.reuse) if parts else None
+        idle = self._idle.longest(root, tokens, len(tokens), self._window_rule)
+        if idle is None or idle.reuse < idle.n_tokens:
+            return None
+        part = Part(tokens[: idle.n_tokens].copy(), self._idle.read(idle.key))
+        return SlotState((part,), idle.n_tokens, whole=True)
+
+    def import_(self, state: SlotState, root: Key) -> Tokens:
+        """Store what `export` gave; its tokens. Raises `SlotFileError`, also where it has no room.
+        """
+        tokens = np.concatenate([part.tokens for part in state.parts])[: state.n_tokens]
+        if state.whole != (self._blocks is None) or not len(tokens):
+            raise SlotFileError("it was saved from another kind of memory")
+        if self._blocks is not None:
+            self._blocks.put(root, state.parts)
+            return tokens
+        data = state.parts[0].data
+        reservation = self._idle.reserve(len(data))
+        if reservation is None:
+            raise SlotFileError(NO_ROOM)
+        self._idle.keep(reservation, root, tokens, data)
+        return tokens
+
+    def erase(self, tokens: Tokens, root: Key) -> int:
+        """Forget `tokens` in every tier, but for what others begin with; how many were there."""
+        found = 0
+        for seq_id in self._resident.eviction_order():
+            held = self._resident.tokens(seq_id)
+            if self._roots.get(seq_id) == root and common_prefix(held, tokens) == len(held):
+                found = max(found, len(held))
+                self._forget(seq_id)
+        if self._blocks is not None:
+            return max(found, self._blocks.erase(root, tokens))
+        return max(found, self._idle.erase(root, tokens))
 
     # -- room ------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ import msgspec
 
 from .config import decode as decode_config
 from .messages import (
+    ActOnSlot,
     Cancel,
     Failed,
     Frozen,
@@ -148,6 +149,8 @@ def _handle(
             core.explain(query_id, tenant, name)
         case GetQueue(query_id):
             core.queue(query_id)
+        case ActOnSlot():
+            core.act_on_slot(message)
         case GetMetrics(query_id, reset_bucket):
             core.get_metrics(query_id, reset_bucket)
         case Shutdown():

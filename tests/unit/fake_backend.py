@@ -20,6 +20,7 @@ from strata_plugin.engine.messages import (
     ModelInfo,
     Queued,
     Ready,
+    SlotActed,
     Started,
     StopReason,
     Submit,
@@ -173,6 +174,14 @@ class FakeEngine:
 
     async def cache(self, tenant: str) -> dict[str, Any]:
         return {"resident": {"sequences": 1}, "ram": {"bytes": 2}, "disk": None, "hints": [tenant]}
+
+    async def act_on_slot(
+        self, action: str, slot: int, path: str, tenant: str, salt: str
+    ) -> SlotActed:
+        self.acted = (action, slot, path, tenant, salt)
+        if "bad" in path:
+            return SlotActed(1, {}, "it is damaged")
+        return SlotActed(1, {"id_slot": slot})
 
     async def explanation(self, tenant: str, name: str) -> dict[str, Any] | None:
         names = {(r.tenant, r.name) for r in self.requests}

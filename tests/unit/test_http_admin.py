@@ -227,6 +227,7 @@ def test_the_openapi_document_names_every_route_and_its_body() -> None:
         "/models",
         "/props",
         "/slots",
+        "/slots/{id_slot}",
         "/queue",
         "/cache",
         "/cache/explain/{request_id}",
