@@ -293,6 +293,24 @@ class BlockStore:
         for at in reversed(going):
             self._drop(at)
 
+    def with_checkpoints(self, match: BlockMatch, tokens: Tokens) -> list[Block]:
+        """The blocks of a match, each followed by the checkpoints of `tokens` that stand on it."""
+        if not match.blocks or not self.only_checkpoints:
+            return list(match.blocks)
+        found: list[Block] = []
+        steps: list[Block | None] = [None, *match.blocks[:-1]]
+        for after in steps:
+            found += [after] if after is not None else []
+            start = after.end if after else 0
+            found += [
+                block
+                for block in self._after(match.blocks[0].root, after).values()
+                if block.rest is not None
+                and block.end <= match.reuse
+                and np.array_equal(block.tokens, tokens[start : block.end])
+            ]
+        return found
+
     def erase(self, root: Key, tokens: Tokens) -> int:
         """Drop what is stored of `tokens`, from its end to where other conversations part; how many
         tokens were there. What is pinned stays.

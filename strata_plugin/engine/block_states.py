@@ -195,7 +195,8 @@ class BlockStates:
     def put(self, root: Key, parts: Sequence[Part]) -> None:
         """Store the parts of a prompt's state; raises `SlotFileError`."""
         whole, after = self.store.block_tokens, None
-        if any(len(p.tokens) != whole for p in parts[:-1]) or len(parts[-1].tokens) > whole:
+        inner = [len(part.tokens) for part in parts if part.rest is None]
+        if max(len(part.tokens) for part in parts) > whole or any(n != whole for n in inner[:-1]):
             raise SlotFileError("it was saved with another --block-tokens")
         for part in parts:
             n_data = len(part.data) + len(part.rest or b"")
@@ -204,14 +205,15 @@ class BlockStates:
                 raise SlotFileError(NO_ROOM)
             cost_ms = self._recompute_ms(after.end if after else 0, len(part.tokens))
             try:
-                after = self.store.put(
+                block = self.store.put(
                     room, root, after, part.tokens, part.data, cost_ms, part.rest
                 )
             except ValueError as error:
                 self.store.cancel(room)
                 raise SlotFileError(str(error)) from error
-            if after is None:
+            if block is None:
                 raise SlotFileError(NO_ROOM)
+            after = block if part.rest is None else after
 
     def erase(self, root: Key, tokens: Tokens) -> int:
         """Drop the blocks of `tokens` but for those that others need; how many tokens were there.

@@ -451,8 +451,9 @@ class Sequences:
             self._keep(seq_id)
         if self._blocks is not None:
             match = self._blocks.store.longest(root, tokens, len(tokens))
-            parts = [Part(block.tokens, block.data, block.rest) for block in match.blocks]
-            return SlotState(tuple(parts), match.reuse) if parts else None
+            blocks = self._blocks.store.with_checkpoints(match, tokens)
+            parts = tuple(Part(block.tokens, block.data, block.rest) for block in blocks)
+            return SlotState(parts, match.reuse) if parts else None
         idle = self._idle.longest(root, tokens, len(tokens), self._window_rule)
         if idle is None or idle.reuse < idle.n_tokens:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,10 @@ def slot_of(session: Session, request_id: int) -> int:
 
 @pytest.mark.parametrize("name", sorted(TINY_MODELS))
 def test_a_restored_slot_needs_no_reading_and_an_erased_one_all(name: str, tmp_path: Path) -> None:
-    settings = {"n_parallel": 2, "n_batch": 64, "n_ubatch": 32, "n_ctx": 1024, "block_tokens": 32}
+    settings: dict[str, Any] = {
+        "n_parallel": 2, "n_batch": 64, "n_ubatch": 32, "n_ctx": 1024, "block_tokens": 32,
+        "checkpoint_root": 64,
+    }  # fmt: skip
     prompt, more = prompt_of(1, 150), prompt_of(2, 20)
     path = tmp_path / "slot"
     engine = load(tiny_model(name), **settings)
@@ -58,11 +62,17 @@ def test_a_restored_slot_needs_no_reading_and_an_erased_one_all(name: str, tmp_p
     assert restored.values["filename"] == "slot"
     assert session.generate(follow_up, 6, request_id=1) == expected
     assert prompt_n(session, 1) <= len(follow_up) - 154
-    # dropping its end costs no more than a block, or what a checkpoint is back
-    erased = act(session, "erase", slot_of(session, 1), path)
-    assert erased.values["n_erased"] >= len(follow_up)
-    session.generate(follow_up, 6, request_id=2)
-    assert prompt_n(session, 2) == len(follow_up)
+    shorter = prompt[:130] + prompt_of(3, 20)  # back to a checkpoint, or into a block
+    session.generate(shorter, 6, request_id=3)
+    back = 128 if engine.sequences._blocks is not None else 0
+    assert prompt_n(session, 3) <= len(shorter) - back
+    for number in (4, 5):
+        session.generate(prompt_of(4, 150), 6, request_id=number)
+        assert prompt_n(session, number) == 150
+        erased = act(session, "erase", slot_of(session, number), path)
+        assert erased.values["n_erased"] >= 150
+    session.generate(follow_up, 6, request_id=6)
+    assert prompt_n(session, 6) <= 32, "what others have stays"
     engine.close()
 
 
