@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from bench import client, scheduling, storage, weaknesses
+from bench import client, prefixes, scheduling, storage, weaknesses
 from bench.scenario import Measurement, Metric, Scenario, ScenarioError, untargeted
 from bench.servers import Server
 from bench.stats import median, quantile
@@ -227,5 +227,6 @@ GROUPS: Mapping[str, tuple[Scenario, ...]] = {
     "scheduling": scheduling.SCENARIOS,
     "weaknesses": weaknesses.SCENARIOS,
     "storage": storage.SCENARIOS,
+    "prefixes": prefixes.SCENARIOS,
 }
 SCENARIOS: tuple[Scenario, ...] = tuple(one for group in GROUPS.values() for one in group)

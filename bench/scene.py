@@ -35,7 +35,7 @@ class Scene:
         if kind is None:  # else the servers are stopped anyway
             await self.settle()
 
-    async def send(self, prompt: str, n_predict: int, **fields: Any) -> client.Exchange:
+    async def send(self, prompt: str | list[int], n_predict: int, **fields: Any) -> client.Exchange:
         """Send one greedy stream to /completion; `fields` are added to its body."""
         exchange = client.Exchange(self.server.port, completion(prompt, n_predict, **fields))
         self._sent.append(exchange)

@@ -30,8 +30,11 @@ def random_text(seed: int | str, words: int) -> str:
     return " ".join(draw.choice(WORDS) for _ in range(words))
 
 
-def completion(prompt: str, n_predict: int, **fields: Any) -> client.Request:
-    """A greedy stream of `n_predict` tokens; `fields` are added to its body, or replace some."""
+def completion(prompt: str | list[int], n_predict: int, **fields: Any) -> client.Request:
+    """A greedy stream of `n_predict` tokens; `fields` are added to its body, or replace some.
+
+    The prompt is a text or token ids.
+    """
     body: dict[str, Any] = {
         "prompt": prompt,
         "n_predict": n_predict,
