@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench import agents, bandwidth, frontier, machine, overhead, replay, report, sides
+from bench import agents, bandwidth, budgets, frontier, machine, overhead, replay, report, sides
 from bench.runner import Runner
 from bench.scenarios import GROUPS, SCENARIOS
 from bench.sides import SetupError
@@ -20,6 +20,7 @@ from bench.stats import median
 SELF_CHECK_TOLERANCE = 0.03
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "bandwidth": bandwidth.main,
+    "budgets": budgets.main,
     "frontier": frontier.main,
     "overhead": overhead.main,
     "replay": replay.main,

@@ -60,7 +60,8 @@ def _memory(
     states = [context.save_range(0, at, at + BLOCK) for at in range(0, n, BLOCK)]
     n_bytes = sum(map(len, states))
     print(f"flash attention {flash_attn}: {n} tokens, {n_bytes / 2**20:.0f} MiB")
-    copy = _rate(rounds, n_bytes, lambda: _copied(states))
+    places = [bytearray(len(state)) for state in states]
+    copy = _rate(rounds, n_bytes, lambda: _copied(states, places))
     rate = _rate(rounds, n_bytes, lambda: _saved(context, n))
     below = _show("KV cache -> RAM", rate, copy, "memcpy")
     rate = _rate(rounds, n_bytes, lambda: _appended(context, states), lambda: context.remove(1))
@@ -80,9 +81,9 @@ def _fill(context: Context, n: int) -> None:
     context.synchronize()
 
 
-def _copied(states: Sequence[bytearray]) -> None:
-    for state in states:
-        bytearray(state)
+def _copied(states: Sequence[bytearray], places: Sequence[bytearray]) -> None:
+    for place, state in zip(places, states, strict=True):
+        place[:] = state
 
 
 def _saved(context: Context, n: int) -> None:

@@ -60,7 +60,7 @@ class Server:
             *self.command, "-m", str(self.model), "--host", "127.0.0.1", "--port", str(self.port),
             *flags,
         ]  # fmt: skip
-        kept = self._log.with_suffix(".prompts")
+        kept = self.kept
         if not again:  # prompts are alike in every run: what earlier ones read must not be found
             shutil.rmtree(kept, ignore_errors=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_ARG_")}
@@ -83,6 +83,11 @@ class Server:
             time.sleep(POLL_S)
         self.stop()
         raise ServerError(f"{self.name} not ready in {READY_TIMEOUT_S:g} s:\n{self._tail()}")
+
+    @property
+    def kept(self) -> Path:
+        """The folder of its disk tier."""
+        return self._log.with_suffix(".prompts")
 
     def stop(self) -> None:
         """End it by its process id and wait until all its processes are gone; safe to repeat."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from bench import client
-from bench.scenario import Measurement, Metric, Scenario, untargeted
+from bench.scenario import Measurement, Metric, Scenario, ScenarioError, untargeted
 from bench.servers import Server
 from bench.stats import median, quantile
 from bench.streams import check, completion, random_text, text, timings, ttft_s
@@ -91,6 +91,51 @@ def killed(
     return run
 
 
+def appended(words: int, more: int) -> Callable[[Server, int], Measurement]:
+    """`more` words after a history of `words` that is resident, in RAM, and on disk."""
+
+    def run(server: Server, seed: int) -> Measurement:
+        flags = ("-c", str(4 * (words + more)), "--cache-ram", "2048")
+        server.start(flags)
+
+        def ttft(where: str, between: Callable[[], object]) -> float:
+            talk = Conversation(f"{seed} {where}", words)
+            talk.turn(server, 0, 2)
+            between()
+            seconds, read, _ = talk.turn(server, more, 2)
+            if server.name == "strata-server" and read > more + max(BLOCK, words // 4):
+                raise ScenarioError(f"the history was not {where}: {read:.0f} tokens were read")
+            return seconds
+
+        def restart() -> None:
+            time.sleep(2.0)
+            server.stop()
+            server.start(flags, again=True)
+            time.sleep(1.0)
+
+        resident = ttft("resident", lambda: None)
+        other = completion(random_text(f"{seed} other", 30), 2)
+        in_ram = ttft("in RAM", lambda: check(server, [client.send(server.port, other)]))
+        on_disk = ttft("on disk", restart)
+        server.check()
+        return {
+            "ttft_resident_s": resident,
+            "ttft_ram_s": in_ram,
+            "ttft_disk_s": on_disk,
+            "ram_to_resident": in_ram / resident,
+            "disk_to_resident": on_disk / resident,
+        }
+
+    return run
+
+
+_APPENDED = (
+    Metric("ram_to_resident", "TTFT, history in RAM / resident", "", "lower", "value", 1.1),
+    Metric("disk_to_resident", "TTFT, history on disk / resident", "", "lower", "value", 1.3),
+    Metric("ttft_resident_s", "TTFT, history resident", "s", "lower"),
+    Metric("ttft_ram_s", "TTFT, history in RAM", "s", "lower"),
+    Metric("ttft_disk_s", "TTFT, history on disk", "s", "lower"),
+)
 _IN_TURN = (
     Metric("ttft_p95_s", "TTFT p95 of later turns", "s", "lower", target=0.25),
     Metric("ttft_p50_s", "TTFT p50 of later turns", "s", "lower"),
@@ -105,6 +150,17 @@ _KILLED = (
     Metric("ttft_p50_s", "TTFT p50 after the start", "s", "lower"),
 )  # fmt: skip
 SCENARIOS = (
+    Scenario(
+        "appended",
+        "800 tokens after 6,000 that are resident, in RAM, on disk",
+        appended(6000, 800),
+        _APPENDED,
+        pairs=3,
+        quick_pairs=1,
+        rounds=1,
+        fresh=True,
+        warm_up=appended(300, 100),
+    ),
     Scenario(
         "in-turn",
         "8 conversations in turn, RAM for three",

@@ -6,8 +6,10 @@ Servers may use the folder meanwhile: what is removed here is a miss for them.
 from __future__ import annotations
 
 import argparse
+import heapq
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -62,8 +64,15 @@ def verify(disk: DiskFolder, options: argparse.Namespace) -> int:
     """Read everything; remove what is damaged, left over, or without its beginning."""
     listed = disk.count()
     whole: dict[bytes, Entry] = {}
+    unreadable = 0
     for entry in list(disk.entries()):
-        found = disk.read(entry.key, used=False)
+        try:
+            found = disk.read(entry.key, used=False)
+        except Trouble as error:
+            print(f"{entry.key.hex()[:16]} stays, but can't be read: {error}", file=sys.stderr)
+            whole[entry.key] = entry
+            unreadable += 1
+            continue
         if found is not None:
             whole[entry.key] = found.entry
     damaged = listed - len(whole)
@@ -78,22 +87,24 @@ def verify(disk: DiskFolder, options: argparse.Namespace) -> int:
         f"{len(whole)} blocks are whole; removed: {damaged} damaged, {lost} without their "
         f"beginning, {left} files that were left over"
     )
-    return 1 if damaged or lost or left else 0
+    return 1 if damaged or lost or left or unreadable else 0
 
 
 def prune(disk: DiskFolder, options: argparse.Namespace) -> int:
     """Remove what was used longest ago until the folder takes no more than --to."""
     entries = {e.key: e for e in disk.entries()}
-    followed = {e.parent for e in entries.values()}
+    followers = Counter(e.parent for e in entries.values())
+    ends = [(e.used, key) for key, e in entries.items() if key not in followers]
+    heapq.heapify(ends)
     removed = 0
-    while entries and disk.volume() > options.to << 20:
-        oldest = min(
-            (e for e in entries.values() if e.key not in followed), key=lambda e: e.used
-        )
-        disk.remove(oldest.key)
-        del entries[oldest.key]
-        followed = {e.parent for e in entries.values()}
+    while ends and disk.volume() > options.to << 20:
+        _, key = heapq.heappop(ends)
+        disk.remove(key)
         removed += 1
+        parent = entries[key].parent
+        followers[parent] -= 1
+        if not followers[parent] and parent in entries:
+            heapq.heappush(ends, (entries[parent].used, parent))
     print(f"{removed} blocks removed, {disk.volume() / 2**20:.1f} MiB left")
     return 0
 

@@ -12,9 +12,10 @@ BIG = 1 << 31
 
 def folder(value: str) -> str:
     """A folder that is there or can be made."""
-    if not value or (os.path.exists(value) and not os.path.isdir(value)):
+    path = os.path.abspath(os.path.expanduser(value))
+    if not value or (os.path.exists(path) and not os.path.isdir(path)):
         raise ValueError(f"not a folder: '{value}'")
-    return os.path.abspath(os.path.expanduser(value))
+    return path
 
 
 CACHE: tuple[Flag, ...] = (

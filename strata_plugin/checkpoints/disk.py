@@ -19,14 +19,14 @@ import sqlite3
 import struct
 import threading
 import time
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import diskcache
 import numpy as np
+from zlib_ng import zlib_ng
 
 from .keys import KEY_BYTES, Key, block_key
 from .tokens import Tokens
@@ -227,8 +227,12 @@ class DiskFolder:
         return len(self._cache)
 
     def read(self, key: Key, *, used: bool = True) -> Stored | None:
-        """A block and its state; None where it is not there or damaged. `used`: as of now."""
-        file = self._file(key)
+        """A block and its state; None where it is not there, or is damaged and removed. `used`: as
+        of now.
+
+        Raises `Trouble` or MemoryError where it may be there and can't be read now.
+        """
+        file: BinaryIO | None = self._cache.get(key, read=True)
         if file is None:
             return None
         try:
@@ -239,7 +243,7 @@ class DiskFolder:
             if used:
                 self._cache.touch(key, expire=CENTURY_S)
             return Stored(entry, data, None if entry.n_rest is None else rest)
-        except (*Damage, *Trouble, MemoryError) as error:
+        except Damage as error:
             self._damaged(key, error)
             return None
 
@@ -340,8 +344,8 @@ def _read_state(file: BinaryIO, n: int) -> bytearray:
     return data
 
 
-def _checksum(data: bytes | bytearray | Sequence[int]) -> bytes:
-    return _CHECKSUM.pack(zlib.crc32(data))  # type: ignore[arg-type]
+def _checksum(data: bytes | bytearray) -> bytes:
+    return _CHECKSUM.pack(zlib_ng.crc32(data))
 
 
 def _private(path: str, flags: int) -> int:

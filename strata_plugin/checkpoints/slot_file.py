@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from zlib_ng import zlib_ng
 
 from .keys import KEY_BYTES, Key
 from .tokens import Tokens
@@ -130,7 +130,7 @@ def _take(file: BinaryIO, n: int) -> bytearray:
 def _checksum(pieces: Sequence[bytes | bytearray]) -> int:
     value = 0
     for piece in pieces:
-        value = zlib.crc32(piece, value)
+        value = zlib_ng.crc32(piece, value)
     return value
 
 

@@ -334,7 +334,7 @@ class EngineCore:
         generation.slot, generation.n_cached = -1 if slot is None else slot, reuse
         generation.started_at = self._clock()
         self._scheduler.admit(request_id, slot, reuse)
-        self._sequences.retire_idle()
+        self._sequences.retire_idle(self._scheduler.cost.scanning_ms)
         self._outlook.changed()
         self.metrics.queued(generation.n_prompt, generation.started_at - generation.queued_at)
         self.events.append(Started(request_id, generation.slot, reuse))

@@ -234,7 +234,11 @@ class DiskTier:
             if block.end <= job.known and block.rest is None:
                 continue
             began = perf_counter()
-            found = self._folder.read(block.key)
+            try:
+                found = self._folder.read(block.key)
+            except (*Trouble, MemoryError) as error:  # maybe it can be read another time
+                log.warning("a block was not read from disk: %s", error or "no memory")
+                break
             if found is None:
                 self._forget(block)
                 break

@@ -32,9 +32,11 @@ from .block_states import BlockStates, Task
 from .ports import ContextPort, Tokens
 
 # A finished sequence slows down all others while it lies in the KV cache, since attention scans its
-# cells, too. One that is quickly copied leaves when the next request comes; a large one stays until
-# its cells are needed.
-CHEAP_STATE = 256 << 20  # bytes
+# cells, too. It leaves when the next request comes where that saves more, over so many tokens of a
+# stream, than moving it out and back takes; else it stays until its cells are needed.
+STREAM = 256
+GUESSED_RATE = 4e9  # bytes per second that states move with, before any did
+CHEAP_STATE = 256 << 20  # bytes that move out and back while the cost of scanning isn't known
 CLOSE_S = 1.5  # for storing what is resident, and again for writing it
 ANYBODY = namespace({})
 RESTORE_GAIN = 16  # tokens that a state in RAM must be ahead of what is resident
@@ -497,12 +499,30 @@ class Sequences:
             return True
         return False
 
-    def retire_idle(self) -> None:
-        """Clear idle sequences, whose cells slow others down, where the copy costs little."""
+    def retire_idle(self, scanning_ms: Callable[[int], float | None]) -> None:
+        """Clear idle sequences where their cells cost others more than moving them does.
+
+        `scanning_ms`: how much longer a step of one row takes for so many cells; None: not known.
+        """
         if self._has_cells:
             for seq_id in self._resident.eviction_order():
-                if self._context.state_size(seq_id) <= CHEAP_STATE and self._keep(seq_id):
+                slower_ms = scanning_ms(self._resident.n_tokens(seq_id))
+                if slower_ms is not None and slower_ms <= 0.0:
+                    continue
+                n_bytes = self._context.state_size(seq_id)
+                if slower_ms is None:
+                    leaves = n_bytes <= CHEAP_STATE
+                else:
+                    leaves = STREAM * slower_ms > self._moving_ms(seq_id, n_bytes)
+                if leaves and self._keep(seq_id):
                     self._forget(seq_id)
+
+    def _moving_ms(self, seq_id: int, n_bytes: int) -> float:
+        """What moving a sequence out, but for what is stored already, and back in takes."""
+        n = self._resident.n_tokens(seq_id)
+        unsaved = n - min(n, self._kept.get(seq_id, 0))
+        rate = (self._blocks.restore_bytes_per_s if self._blocks else 0.0) or GUESSED_RATE
+        return 1e3 * n_bytes * (1.0 + unsaved / n) / rate
 
     def room_for(self, n: int) -> bool:
         """Whether `n` more tokens fit beside the busy sequences (shared cells counted as several).

@@ -43,6 +43,11 @@ class CostModel(Protocol):
     def spread(self, shape: StepShape) -> float:
         """How sure that is: standard deviation of the logarithm of actual / predicted."""
 
+    def scanning_ms(self, cells: int) -> float | None:
+        """Milliseconds that `cells` more KV cells, of others, add to the step of one row; None
+        where that is not known.
+        """
+
     def knows(self, tokens: int) -> bool:
         """Whether steps of about this many tokens, or of more, have been measured."""
 
@@ -72,6 +77,10 @@ class AnalyticCost:
         """It is what it is."""
         return 0.0
 
+    def scanning_ms(self, cells: int) -> float | None:
+        """It knows of no others."""
+        return None
+
     def knows(self, tokens: int) -> bool:
         """Always."""
         return True
@@ -93,6 +102,10 @@ class Fixed:
     def spread(self, shape: StepShape) -> float:
         """As the model."""
         return self.model.spread(shape)
+
+    def scanning_ms(self, cells: int) -> float | None:
+        """As the model."""
+        return self.model.scanning_ms(cells)
 
     def knows(self, tokens: int) -> bool:
         """As the model."""
@@ -166,6 +179,12 @@ class LearnedCost:
         if rest:
             total += self._one_pass(shape, rest, shape.rows)
         return total
+
+    def scanning_ms(self, cells: int) -> float | None:
+        """Milliseconds that `cells` more KV cells, of others, add to the step of one row; None
+        while too little was measured to tell.
+        """
+        return self._coefficients[3] * cells / 1e3 if self.n_shapes > _N_FEATURES else None
 
     def spread(self, shape: StepShape) -> float:
         """Standard deviation of the logarithm of actual / predicted."""

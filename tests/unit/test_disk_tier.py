@@ -271,3 +271,22 @@ def test_each_tier_tells_what_it_holds_and_what_it_was_good_for(tmp_path: Path) 
     assert view["ram"]["hit_tokens"] == 199 and view["resident"]["hit_tokens"] == 199
     assert view["disk"]["tokens"] == view["ram"]["tokens"] >= 203
     assert view["disk"]["blocks"] == view["ram"]["blocks"] == 13
+
+
+def test_what_can_not_be_read_just_now_stays(tmp_path: Path) -> None:
+    with tier(tmp_path) as disk:
+        ask(FakeEngine(disk=disk), 1, prompt(200))
+    broken = True
+
+    class Flaky(DiskFolder):
+        def read(self, key, *, used=True):  # type: ignore[no-untyped-def]
+            if broken:
+                raise OSError(5, "Input/output error")
+            return super().read(key, used=used)
+
+    disk = DiskTier(lambda: (Flaky(tmp_path, 10 << 20), MODEL), BLOCK)
+    until(lambda: disk.is_open)
+    assert ask(FakeEngine(disk=disk), 1, prompt(200)) == 0
+    broken = False
+    assert ask(FakeEngine(disk=disk), 2, prompt(200)) == 199
+    disk.close()

@@ -451,3 +451,17 @@ def test_who_waits_is_shorter_once_another_has_read_what_it_begins_with():
     engine.run()
     ended = [e.request_id for e in engine.events if isinstance(e, Done)]
     assert ended == [1, 3, 2]
+
+
+def test_an_ended_sequence_leaves_the_kv_cache_where_its_cells_cost_more_than_moving_it():
+    for scanning_ms, stays in ((0.0, True), (1e-9, True), (10.0, False), (None, False)):
+        engine = FakeEngine(n_ctx=3000)
+        engine.scheduler.cost.scanning_ms = lambda cells, ms=scanning_ms: ms
+        engine.submit(1, A * 20, n=4)
+        engine.run()
+        engine.submit(2, B * 20, n=4)
+        engine.run()
+        assert (engine.sequences.idle_tokens > len(B) * 20 + 4) == stays, scanning_ms
+        engine.submit(3, [*A * 20, 7], n=4)
+        engine.run()
+        assert engine.end(3).timings.cache_n == len(A) * 20
