@@ -58,8 +58,7 @@ def subagent(n: int, shared: int) -> Run:
     def run(server: Server, seed: int) -> Measurement:
         talk = Talk(server)
         main, _ = talk.ask(ids(f"main {seed}", n))
-        talk.ask(ids(f"other {seed}", 200))
-        talk.ask([*main[:shared], *ids(f"subagent {seed}", n // 2)])
+        talk.ask([*main[:shared], *ids(f"subagent {seed}", shared // 2)])
         _, read = talk.ask([*main, *ids(f"more {seed}", 50)])
         return {"reread_tokens": max(0, read - 51), "ttft_s": talk.ttft_s[-1]}
 

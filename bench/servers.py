@@ -46,7 +46,7 @@ class Server:
         self.leftovers = 0  # child processes that outlived their parent, over all stops
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
-        self._killed_cpu_s = 0.0
+        self._ended_cpu_s = 0.0
 
     def start(self, flags: tuple[str, ...] = (), *, again: bool = False) -> float:
         """Start it and wait until it serves; returns seconds from exec to 200 on /health.
@@ -91,8 +91,8 @@ class Server:
 
     def stop(self) -> None:
         """End it by its process id and wait until all its processes are gone; safe to repeat."""
+        self._ended_cpu_s = self.cpu_s()
         process, self._process = self._process, None
-        self._killed_cpu_s = 0.0
         if process is None:
             return
         try:
@@ -113,7 +113,7 @@ class Server:
     def kill(self) -> None:
         """End all its processes at once, as `kill -9` does."""
         processes = self._tree()
-        self._killed_cpu_s += self.cpu_s()
+        self._ended_cpu_s = self.cpu_s()
         self._process = None
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -139,11 +139,9 @@ class Server:
         return Memory(rss, pss, count)
 
     def cpu_s(self) -> float:
-        """CPU seconds its processes have used so far, killed ones too; 0 where it isn't running."""
-        if self._process is None:
-            return 0.0
-        total = self._killed_cpu_s
-        for process in self._tree():
+        """CPU seconds that its processes have used so far, those of earlier starts too."""
+        total = self._ended_cpu_s
+        for process in self._tree() if self._process is not None else ():
             try:
                 times = process.cpu_times()
             except psutil.NoSuchProcess:

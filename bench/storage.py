@@ -173,6 +173,17 @@ SCENARIOS = (
         warm_up=in_turn(1, 2, 100, 10),
     ),
     Scenario(
+        "in-turn-tiny",
+        "8 conversations in turn, RAM for three of a tiny model",
+        in_turn(8, 5, 400, 60),
+        _IN_TURN,
+        pairs=3,
+        quick_pairs=1,
+        flags=("--cache-ram", "4"),
+        rounds=1,
+        warm_up=in_turn(1, 2, 100, 10),
+    ),
+    Scenario(
         "killed",
         "kill -9 after 2 s of idling, and a new start",
         killed(3, 1500, 60, 2.0),
