@@ -38,4 +38,6 @@ EXPLANATION = {
     "differs_at": "position of the first token that differs from what is stored; null: none does",
     "stored_text": "the stored text around it, cut and escaped, with `<>` at that position",
     "prompt_text": "the prompt's",
+    "restore_ms": "how long bringing states back from RAM took; null: none were",
+    "recompute_ms": "how long computing them again would have taken, as the cost model says",
 }

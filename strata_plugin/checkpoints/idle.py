@@ -124,6 +124,10 @@ class IdleStates:
                 best = IdleMatch(key, n_held, reuse)
         return best
 
+    def conversations(self, root: Key) -> list[tuple[Tokens, int]]:
+        """Tokens and bytes of the states under `root`."""
+        return [(h.tokens, h.n_bytes) for h in self._held.values() if h.root == root]
+
     def erase(self, root: Key, tokens: Tokens) -> int:
         """Drop the states of prefixes of `tokens`; the longest one's tokens."""
         found = 0

@@ -7,13 +7,15 @@ What is kept for each token moves in ranges of positions; what exists only at th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from strata_plugin.checkpoints.blocks import Block, BlockMatch, BlockStore
 from strata_plugin.checkpoints.keys import Key
 from strata_plugin.checkpoints.misses import Near
-from strata_plugin.checkpoints.slot_file import NO_ROOM, Part, SlotFileError
+from strata_plugin.checkpoints.parking import Reservation
+from strata_plugin.checkpoints.slot_file import NO_ROOM, Part, SlotFileError, SlotState
 from strata_plugin.runtime.errors import StateError
 
 from .disk_tier import DiskTier, Loaded
@@ -37,6 +39,14 @@ class EndState:
     most: int = 32  # checkpoints of a conversation
 
 
+@dataclass(frozen=True)
+class Restore:
+    """What bringing back a state took, and what computing it again should have taken, in ms."""
+
+    took_ms: float
+    recompute_ms: float
+
+
 class BlockStates:
     """The blocks of one context. `end`: the kind of its checkpoints, None where it needs none."""
 
@@ -58,6 +68,7 @@ class BlockStates:
         self._clock = clock
         self.n_fetched = 0  # tokens whose states came from disk
         self._restores = TransferRate()
+        self.last_restore: Restore | None = None
 
     @property
     def restore_bytes_per_s(self) -> float:
@@ -79,6 +90,8 @@ class BlockStates:
         blocks now.
         """
         self._unpin_written()
+        if self.end is not None:  # a block of fewer tokens would be of no use
+            tokens = tokens[: len(tokens) - len(tokens) % self.store.block_tokens]
         after, done = self.store.tip(root, tokens)
         while done < len(tokens) and most > 0:
             end = min(done + self.store.block_tokens, len(tokens))
@@ -189,11 +202,43 @@ class BlockStates:
             log.warning("a stored state of %d tokens was refused", match.reuse)
             return self._given_up(seq_id)
         n_bytes = sum(len(b.data) for b in blocks) + len(last.rest or b"")
-        self._restores.observe(n_bytes, (self._clock() - began) * 1e3)
+        took_ms = (self._clock() - began) * 1e3
+        self._restores.observe(n_bytes, took_ms)
+        self.last_restore = Restore(took_ms, self._recompute_ms(held, match.reuse - held))
         return match.reuse
 
-    def put(self, root: Key, parts: Sequence[Part]) -> None:
-        """Store the parts of a prompt's state; raises `SlotFileError`."""
+    def make_room(self, n_bytes: int) -> Reservation | None:
+        """Set bytes aside for anything, at the expense of blocks; None where that is not enough."""
+        return self.store.make_room(n_bytes)
+
+    def conversations(self, root: Key) -> list[tuple[Tokens, int]]:
+        """Tokens and bytes of what RAM holds under `root`."""
+        return self.store.conversations(root)
+
+    def view(self) -> dict[str, Any]:
+        """Fields of the RAM tier."""
+        return {
+            "blocks": len(self.store),
+            "tokens": self.store.n_tokens,
+            "evicted_blocks": self.store.n_evicted,
+        }
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError naming the first broken invariant."""
+        self.store.check_integrity()
+
+    def export(self, root: Key, tokens: Tokens) -> SlotState | None:
+        """Blocks and checkpoints of a prefix of `tokens`, for a slot file; None where none are."""
+        match = self.store.longest(root, tokens, len(tokens))
+        blocks = self.store.with_checkpoints(match, tokens)
+        parts = tuple(Part(block.tokens, block.data, block.rest) for block in blocks)
+        return SlotState(parts, match.reuse) if parts else None
+
+    def import_(self, root: Key, state: SlotState) -> None:
+        """Store what `export` gave; raises `SlotFileError`."""
+        if state.whole:
+            raise SlotFileError("it was saved from another kind of memory")
+        parts = state.parts
         whole, after = self.store.block_tokens, None
         inner = [len(part.tokens) for part in parts if part.rest is None]
         if max(len(part.tokens) for part in parts) > whole or any(n != whole for n in inner[:-1]):

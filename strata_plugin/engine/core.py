@@ -339,7 +339,8 @@ class EngineCore:
         self.metrics.queued(generation.n_prompt, generation.started_at - generation.queued_at)
         self.events.append(Started(request_id, generation.slot, reuse))
         if generation.found is not None:
-            self._explanations.started(generation, generation.found)
+            restore = self._sequences.last_restore
+            self._explanations.started(generation, generation.found, restore)
             generation.found = None
         if generation.submit.return_progress:
             self._progress(generation, reuse)

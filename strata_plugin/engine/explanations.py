@@ -25,6 +25,7 @@ from strata_plugin.checkpoints.misses import (
     likely_cause,
 )
 
+from .block_states import Restore
 from .generation import Generation
 from .ports import Tokens
 from .sequences import Sequences
@@ -75,7 +76,9 @@ class Explanations:
             roots.popitem(last=False)
         return Found(near, elsewhere)
 
-    def started(self, generation: Generation, found: Found) -> None:
+    def started(
+        self, generation: Generation, found: Found, restore: Restore | None = None
+    ) -> None:
         """A request begins to be read; what it was given is known now."""
         submit, near, n_cached = generation.submit, found.near, generation.n_cached
         prompt = generation.tokens[: generation.n_prompt]
@@ -93,6 +96,8 @@ class Explanations:
             "differs_at": None,
             "stored_text": "",
             "prompt_text": "",
+            "restore_ms": restore.took_ms if restore is not None else None,
+            "recompute_ms": restore.recompute_ms if restore is not None else None,
         }
         if parts and near.common >= SHORT // 4:
             view |= {

@@ -18,18 +18,18 @@ import numpy as np
 
 from strata_plugin.checkpoints.blocks import BlockMatch
 from strata_plugin.checkpoints.borders import Borders
-from strata_plugin.checkpoints.idle import IdleMatch, IdleStates, WindowRule
+from strata_plugin.checkpoints.idle import IdleMatch, WindowRule
 from strata_plugin.checkpoints.keys import Key, namespace
 from strata_plugin.checkpoints.misses import COMPARED, Near
-from strata_plugin.checkpoints.parking import RamParkingLot, Reservation
+from strata_plugin.checkpoints.parking import RamParkingLot
 from strata_plugin.checkpoints.resident import AllSequencesBusy, Placement, ResidentSet
-from strata_plugin.checkpoints.slot_file import NO_ROOM, Part, SlotFileError, SlotState
+from strata_plugin.checkpoints.slot_file import SlotState
 from strata_plugin.checkpoints.tokens import common_prefix
 from strata_plugin.checkpoints.traits import PrefixTraits
-from strata_plugin.runtime.errors import StateError
 
-from .block_states import BlockStates, Task
+from .block_states import BlockStates, Restore, Task
 from .ports import ContextPort, Tokens
+from .whole_states import WholeStates, load_whole, save_whole
 
 # A finished sequence slows down all others while it lies in the KV cache, since attention scans its
 # cells, too. It leaves when the next request comes where that saves more, over so many tokens of a
@@ -73,12 +73,14 @@ class Sequences:
         self._survives_failed_step = survives_failed_step
         self._copy_pins_window = copy_pins_window
         self._has_cells = has_cells
-        self._idle = IdleStates(lot, traits)  # where states don't come in blocks
         self._blocks = blocks
+        self._whole = WholeStates(context, lot, traits, window_rule)  # used without `blocks`
+        self._stored: BlockStates | WholeStates = blocks or self._whole
         self._borders = borders if blocks is not None and blocks.end is not None else None
         self._roots: dict[int, Key] = {}  # by sequence: who may use what it holds
         self._hits: Counter[str] = Counter()  # prompt tokens found, by tier
         self._kept: dict[int, int] = {}  # by sequence: tokens of it that are in blocks
+        self.last_restore: Restore | None = None  # of the sequence started last
 
     # -- a request's sequence --------------------------------------------------------------------
 
@@ -89,18 +91,18 @@ class Sequences:
 
         Only what was computed under the same `root` is reused. Raises `AllSequencesBusy`.
         """
+        self.last_restore = None
         resident = self._place(tokens, reuse_limit, root).reuse
         if self._blocks is not None and reuse_limit:
             match = self._blocks.find(root, tokens, reuse_limit, resident)
             if match is not None and match.reuse > resident + RESTORE_GAIN:
                 return self._from_blocks(self._blocks, tokens, match, root)
         elif reuse_limit:
-            idle = self._idle.longest(root, tokens, reuse_limit, self._window_rule)
-            if idle is not None and idle.reuse > resident + RESTORE_GAIN:
-                restored = self._restored(tokens, idle, root)
+            whole = self._whole.find(root, tokens, reuse_limit)
+            if whole is not None and whole.reuse > resident + RESTORE_GAIN:
+                restored = self._from_whole(tokens, whole, root)
                 if restored is not None:
-                    self._hits["ram"] += idle.reuse
-                    return restored, idle.reuse
+                    return restored, whole.reuse
         seq_id, held = self._placed(tokens, reuse_limit, root)
         self._hits["resident"] += held
         return seq_id, held
@@ -113,10 +115,11 @@ class Sequences:
             resident = self._place(tokens, limit, root).reuse
         except AllSequencesBusy:
             resident = 0
+        match: BlockMatch | IdleMatch | None
         if self._blocks is not None:
-            blocks = self._blocks.find(root, tokens, limit, resident)
-            return blocks.reuse if blocks is not None else resident
-        match = self._idle.longest(root, tokens, limit, self._window_rule)
+            match = self._blocks.find(root, tokens, limit, resident)
+        else:
+            match = self._whole.find(root, tokens, limit)
         return max(resident, match.reuse if match is not None else 0)
 
     def nearest(self, tokens: Tokens, root: Key = ANYBODY) -> Near:
@@ -126,17 +129,15 @@ class Sequences:
         if seq_id is not None:
             rest = self._resident.tokens(seq_id)[common : common + COMPARED].copy()
             near = Near(common, rest, "resident")
-        if self._blocks is not None:
-            other = self._blocks.nearest(root, tokens, COMPARED)
-            known = max(near.common, other.common + other.evicted)
-            if (other.common, len(other.rest)) > (near.common, len(near.rest)):
-                near = other
-            near = replace(near, evicted=known - near.common)
-        return near
+        other = self._stored.nearest(root, tokens, COMPARED)
+        known = max(near.common, other.common + other.evicted)
+        if (other.common, len(other.rest)) > (near.common, len(near.rest)):
+            near = other
+        return replace(near, evicted=known - near.common)
 
     def conversations(self, root: Key) -> list[tuple[Tokens, int]]:
         """Tokens and bytes of the conversations that RAM holds under `root`."""
-        return self._blocks.store.conversations(root) if self._blocks is not None else []
+        return self._stored.conversations(root)
 
     @property
     def needs_checkpoints(self) -> bool:
@@ -175,6 +176,8 @@ class Sequences:
             else:
                 seq_id, first = self._beside(blocks, tokens, match, root)
             loaded = blocks.load(seq_id, match, first, self.evict_one)
+        if loaded > first:
+            self.last_restore = blocks.last_restore
         if loaded < first:
             self._resident.truncate(seq_id, loaded)
         self._resident.extend(seq_id, tokens[first:loaded])
@@ -236,32 +239,17 @@ class Sequences:
         self._begin(seq_id, tokens[:reuse], placement.source, root)
         return seq_id, reuse
 
-    def _restored(self, tokens: Tokens, match: IdleMatch, root: Key) -> int | None:
+    def _from_whole(self, tokens: Tokens, match: IdleMatch, root: Key) -> int | None:
         """A sequence that holds the first `match.reuse` tokens, from RAM; None if that fails."""
-        data = self._idle.read(match.key)  # before room is made, which may drop it
+        data = self._whole.read(match)
         seq_id, _ = self._placed(tokens, 0, root)
-        if self._load(seq_id, data) and self._cut_to(seq_id, match.n_tokens, match.reuse):
+        if self._whole.load(seq_id, data, match, self.evict_one):
             self._resident.extend(seq_id, tokens[: match.reuse])
+            self._hits["ram"] += match.reuse
             return seq_id
         self._context.remove(seq_id)
         self._resident.release(seq_id)
         return None
-
-    def _load(self, seq_id: int, data: bytearray) -> bool:
-        """Load a state into an empty sequence, at the expense of idle ones if need be."""
-        while not self._context.load_state(seq_id, data):
-            self._context.remove(seq_id)
-            if not self.evict_one():
-                return False
-        return True
-
-    def _cut_to(self, seq_id: int, held: int, n: int) -> bool:
-        if n == held:
-            return True
-        pos_min = self._context.position_range(seq_id)[0]
-        if self._window_rule is not None and not self._window_rule(pos_min, n):
-            return False
-        return self._context.remove(seq_id, n)
 
     def computed(self, seq_id: int, tokens: Tokens) -> None:
         """`tokens` were computed at the end of a sequence."""
@@ -304,20 +292,7 @@ class Sequences:
 
     def _keep(self, seq_id: int) -> bool:
         """Have the state of an idle sequence in RAM; False where there is no room for it."""
-        tokens, root = self._resident.tokens(seq_id), self._roots[seq_id]
-        if self._blocks is not None:
-            return self._blocks.keep(seq_id, root, tokens)
-        if self._idle.covers(root, tokens):
-            return True
-        reservation = self._idle.reserve(self._context.state_size(seq_id))
-        if reservation is None:
-            return False
-        state = self._saved(seq_id, reservation)
-        if state is None:
-            return False
-        pos_min = self._context.position_range(seq_id)[0]
-        self._idle.keep(reservation, root, tokens, state, pos_min)
-        return True
+        return self._stored.keep(seq_id, self._roots[seq_id], self._resident.tokens(seq_id))
 
     def _forget(self, seq_id: int) -> None:
         self._roots.pop(seq_id, None)
@@ -334,16 +309,9 @@ class Sequences:
         """What GET /cache shows."""
         idle = self._resident.eviction_order()
         held = [n for seq_id in self._roots if (n := self._resident.n_tokens(seq_id))]
-        ram: dict[str, Any] = {
-            "bytes": self._lot.used_bytes,
-            "limit_bytes": self._lot.limit_bytes,
-            "blocks": 0,
-            "tokens": 0,
-            "hit_tokens": self._hits["ram"],
-            "evicted_blocks": 0,
-            "restore_bytes_per_s": 0.0,
-        }
-        view: dict[str, Any] = {
+        disk = self._blocks.disk if self._blocks is not None else None
+        fetched = {"hit_tokens": self._blocks.n_fetched} if self._blocks is not None else {}
+        return {
             "resident": {
                 "sequences": len(held),
                 "idle_sequences": len(idle),
@@ -351,20 +319,15 @@ class Sequences:
                 "cells": self.n_cells,
                 "hit_tokens": self._hits["resident"],
             },
-            "ram": ram,
-            "disk": None,
+            "ram": {
+                "bytes": self._lot.used_bytes,
+                "limit_bytes": self._lot.limit_bytes,
+                "hit_tokens": self._hits["ram"],
+                "restore_bytes_per_s": self._stored.restore_bytes_per_s,
+                **self._stored.view(),
+            },
+            "disk": disk.view() | fetched if disk is not None else None,
         }
-        if self._blocks is not None:
-            store, disk = self._blocks.store, self._blocks.disk
-            ram |= {
-                "blocks": len(store),
-                "tokens": store.n_tokens,
-                "evicted_blocks": store.n_evicted,
-                "restore_bytes_per_s": self._blocks.restore_bytes_per_s,
-            }
-            if disk is not None:
-                view["disk"] = disk.view() | {"hit_tokens": self._blocks.n_fetched}
-        return view
 
     # -- write-behind ----------------------------------------------------------------------------
 
@@ -451,31 +414,13 @@ class Sequences:
             and not self._resident.is_busy(seq_id)
         ):
             self._keep(seq_id)
-        if self._blocks is not None:
-            match = self._blocks.store.longest(root, tokens, len(tokens))
-            blocks = self._blocks.store.with_checkpoints(match, tokens)
-            parts = tuple(Part(block.tokens, block.data, block.rest) for block in blocks)
-            return SlotState(parts, match.reuse) if parts else None
-        idle = self._idle.longest(root, tokens, len(tokens), self._window_rule)
-        if idle is None or idle.reuse < idle.n_tokens:
-            return None
-        part = Part(tokens[: idle.n_tokens].copy(), self._idle.read(idle.key))
-        return SlotState((part,), idle.n_tokens, whole=True)
+        return self._stored.export(root, tokens)
 
     def import_(self, state: SlotState, root: Key) -> Tokens:
         """Store what `export` gave; its tokens. Raises `SlotFileError`, also where it has no room.
         """
         tokens = np.concatenate([part.tokens for part in state.parts])[: state.n_tokens]
-        if state.whole != (self._blocks is None) or not len(tokens):
-            raise SlotFileError("it was saved from another kind of memory")
-        if self._blocks is not None:
-            self._blocks.put(root, state.parts)
-            return tokens
-        data = state.parts[0].data
-        reservation = self._idle.reserve(len(data))
-        if reservation is None:
-            raise SlotFileError(NO_ROOM)
-        self._idle.keep(reservation, root, tokens, data)
+        self._stored.import_(root, state)
         return tokens
 
     def erase(self, tokens: Tokens, root: Key) -> int:
@@ -486,9 +431,7 @@ class Sequences:
             if self._roots.get(seq_id) == root and common_prefix(held, tokens) == len(held):
                 found = max(found, len(held))
                 self._forget(seq_id)
-        if self._blocks is not None:
-            return max(found, self._blocks.erase(root, tokens))
-        return max(found, self._idle.erase(root, tokens))
+        return max(found, self._stored.erase(root, tokens))
 
     # -- room ------------------------------------------------------------------------------------
 
@@ -521,7 +464,7 @@ class Sequences:
         """What moving a sequence out, but for what is stored already, and back in takes."""
         n = self._resident.n_tokens(seq_id)
         unsaved = n - min(n, self._kept.get(seq_id, 0))
-        rate = (self._blocks.restore_bytes_per_s if self._blocks else 0.0) or GUESSED_RATE
+        rate = self._stored.restore_bytes_per_s or GUESSED_RATE
         return 1e3 * n_bytes * (1.0 + unsaved / n) / rate
 
     def room_for(self, n: int) -> bool:
@@ -539,9 +482,9 @@ class Sequences:
     def park(self, request_id: int, seq_id: int) -> None:
         """Move a sequence out of the KV cache, its state into the lot if that has room."""
         n = self._resident.n_tokens(seq_id)
-        make_room = self._blocks.store.make_room if self._blocks else self._idle.reserve
-        reservation = make_room(self._context.state_size(seq_id)) if n else None
-        state = self._saved(seq_id, reservation) if reservation is not None else None
+        size = self._context.state_size(seq_id)
+        reservation = self._stored.make_room(size) if n else None
+        state = save_whole(self._context, seq_id, self._lot, reservation)
         if reservation is not None and state is not None:
             self._lot.commit(reservation, request_id, state, n)
         self._forget(seq_id)
@@ -561,19 +504,10 @@ class Sequences:
             return self.start(tokens, reuse_limit=reuse_limit, root=root)
         seq_id, _ = self._placed(tokens, 0, root)
         data = state.data if isinstance(state.data, bytearray) else bytearray(state.data)
-        if not self._load(seq_id, data):
+        if not load_whole(self._context, seq_id, data, self.evict_one):
             return seq_id, 0
         self._resident.extend(seq_id, tokens[: state.n_tokens])
         return seq_id, state.n_tokens
-
-    def _saved(self, seq_id: int, reservation: Reservation) -> bytearray | None:
-        """A sequence's state, None where it can't be had: then its tokens are computed again."""
-        try:
-            return self._context.save_state(seq_id)
-        except (MemoryError, StateError) as e:
-            log.warning("the state of sequence %d was not saved: %s", seq_id, e or "no memory")
-            self._lot.cancel(reservation)
-            return None
 
     def close(self) -> None:
         """Have what is resident on disk, as far as `CLOSE_S` allows: the process ends after that.
@@ -582,14 +516,14 @@ class Sequences:
             return
         until = time.monotonic() + CLOSE_S
         for seq_id, root in list(self._roots.items()):
-            tokens = self._resident.tokens(seq_id) if seq_id in self._resident else None
-            kept = 0
-            while tokens is not None and kept < len(tokens) and time.monotonic() < until:
+            if seq_id not in self._resident:
+                continue
+            tokens, kept, done = self._resident.tokens(seq_id), 0, True
+            while done and kept < len(tokens) and time.monotonic() < until:
                 before = kept
                 kept = self._blocks.keep_some(seq_id, root, tokens, 8)
-                if kept <= before:
-                    break
-            if tokens is not None and self._blocks.end is not None:
+                done = kept > before
+            if self._blocks.end is not None:
                 self._blocks.keep(seq_id, root, tokens)
         self._blocks.disk.close(CLOSE_S)
 
@@ -600,9 +534,7 @@ class Sequences:
     def check_integrity(self) -> None:
         """Raise AssertionError when the book and the KV cache disagree."""
         self._resident.check_integrity()
-        self._idle.check_integrity()
-        if self._blocks is not None:
-            self._blocks.store.check_integrity()
+        self._stored.check_integrity()
         for seq_id in range(self._resident.n_seqs):
             last = self._context.position_range(seq_id)[1]
             held = self._resident.n_tokens(seq_id)

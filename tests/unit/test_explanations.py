@@ -36,6 +36,12 @@ def test_what_is_new_and_what_goes_on_is_no_miss() -> None:
     assert (second["cause"], second["cached_tokens"]) == ("found", 1000)
     assert set(second) == set(EXPLANATION)
     assert second["differs_at"] is None and second["longest_prefix"] == 1000
+    assert second["restore_ms"] is None
+    ask(engine, 7, run(30, 9000))  # the first ones leave the KV cache
+    engine.sequences.evict_one()
+    engine.sequences.evict_one()
+    third = ask(engine, 8, run(1600))
+    assert third["recompute_ms"] >= 1400 > 10 > third["restore_ms"] >= 0
     branch = ask(engine, 3, [*run(700), *run(600, 5000)])
     assert (branch["cause"], branch["cached_tokens"]) == ("branch", 700)
     assert not engine.core._explanations.view("")["misses"]
