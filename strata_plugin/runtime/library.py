@@ -6,6 +6,7 @@ Nothing outside `strata_plugin.runtime` imports llama_cpp or ctypes.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,33 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
-from llama_cpp import llama_cpp as llama
+
+def lib_dir() -> Path:
+    """The folder that holds libllama, libggml and, in a patched build, libstrata."""
+    override = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if override:
+        return Path(override)
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
+        raise ImportError("llama_cpp is not installed: run python -m strata_plugin.build")
+    return Path(spec.origin).parent / "lib"
+
+
+def _load_our_own() -> None:
+    """Load ggml from our folder, before libllama asks for it by name.
+
+    A name is looked up in $LD_LIBRARY_PATH first, where another llama.cpp may lie.
+    """
+    if sys.platform.startswith("linux"):
+        found = sorted(lib_dir().glob("libggml*.so"), key=lambda path: _LAST.get(path.stem, 1))
+        for path in found:
+            ctypes.CDLL(str(path))
+
+
+_LAST = {"libggml-base": 0, "libggml": 2}
+_load_our_own()
+
+from llama_cpp import llama_cpp as llama  # noqa: E402
 
 __all__ = ["declare", "ggml_library", "init_backend", "lib_dir", "llama", "log_to_stderr"]
 
@@ -23,12 +49,6 @@ LogSink = Callable[[int, str], None]
 # ggml's log levels to llama-server's --verbosity thresholds (0 output, 1 error, 2 warning, 3 info,
 # 4 trace, 5 debug). llama.cpp's own INFO lines are many and early, so they count as trace here.
 _THRESHOLD = {0: 0, 1: 5, 2: 4, 3: 2, 4: 1, 5: 5}
-
-
-def lib_dir() -> Path:
-    """The folder that holds libllama, libggml and, in a patched build, libstrata."""
-    override = os.environ.get("LLAMA_CPP_LIB_PATH")
-    return Path(override) if override else Path(llama_cpp.__file__).parent / "lib"
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,3 +67,12 @@ def test_an_error_without_a_text_is_out_of_memory() -> None:
     error = error_of(None, c_void_p())
     assert isinstance(error, NativeError)
     assert (error.code, error.type, error.message) == (500, "server_error", "out of memory")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="$LD_LIBRARY_PATH is Linux's")
+def test_another_llama_cpp_in_the_library_path_is_not_mixed_with_ours(tmp_path: Path) -> None:
+    for name in ("ggml", "ggml-base", "ggml-cpu", "llama"):
+        (tmp_path / f"lib{name}.so").write_bytes(b"not ours")
+    code = "from strata_plugin.runtime.library import llama; llama.llama_backend_init()"
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=60)
