@@ -89,7 +89,6 @@ class BlockStates:
         """Store up to `most` blocks of what is kept for each of `tokens`; how many tokens are in
         blocks now.
         """
-        self._unpin_written()
         if self.end is not None:  # a block of fewer tokens would be of no use
             tokens = tokens[: len(tokens) - len(tokens) % self.store.block_tokens]
         after, done = self.store.tip(root, tokens)
@@ -134,7 +133,7 @@ class BlockStates:
         per_token = bool(len(tokens)) and (self.end is None or self.end.per_token)
         size = context.range_size(seq_id, start, stop) if per_token else 0
         size += context.state_size(seq_id, end.flags) if end else 0
-        room = self.store.reserve(size, len(tokens), after)
+        room = self._reserve(size, len(tokens), after)
         if room is None:
             return None
         try:
@@ -148,6 +147,11 @@ class BlockStates:
         if block is not None and self.disk is not None and self.disk.write(block):
             self.store.pin(block)  # so that what waits to be written counts as RAM
         return block
+
+    def _reserve(self, n_data: int, n_tokens: int, after: Block | None) -> Reservation | None:
+        """As `BlockStore.reserve`; what was written meanwhile may go for it."""
+        self._unpin_written()
+        return self.store.reserve(n_data, n_tokens, after)
 
     def _unpin_written(self) -> None:
         if self.disk is not None:
@@ -209,6 +213,7 @@ class BlockStates:
 
     def make_room(self, n_bytes: int) -> Reservation | None:
         """Set bytes aside for anything, at the expense of blocks; None where that is not enough."""
+        self._unpin_written()
         return self.store.make_room(n_bytes)
 
     def conversations(self, root: Key) -> list[tuple[Tokens, int]]:
@@ -245,7 +250,7 @@ class BlockStates:
             raise SlotFileError("it was saved with another --block-tokens")
         for part in parts:
             n_data = len(part.data) + len(part.rest or b"")
-            room = self.store.reserve(n_data, len(part.tokens), after)
+            room = self._reserve(n_data, len(part.tokens), after)
             if room is None:
                 raise SlotFileError(NO_ROOM)
             cost_ms = self._recompute_ms(after.end if after else 0, len(part.tokens))
@@ -304,7 +309,7 @@ class BlockStates:
             for found in loaded:
                 entry = found.entry
                 n_data = entry.n_data + (entry.n_rest or 0)
-                room = self.store.reserve(n_data, len(entry.tokens), after)
+                room = self._reserve(n_data, len(entry.tokens), after)
                 if room is None:
                     break
                 after = self.store.put(

@@ -290,3 +290,25 @@ def test_what_can_not_be_read_just_now_stays(tmp_path: Path) -> None:
     broken = False
     assert ask(FakeEngine(disk=disk), 2, prompt(200)) == 199
     disk.close()
+
+
+@pytest.mark.parametrize("scanning_ms", [0.0, None])
+def test_more_than_ram_holds_comes_back_from_disk_one_after_another(
+    tmp_path: Path, scanning_ms: float | None
+) -> None:
+    def engine(disk: DiskTier) -> FakeEngine:
+        made = FakeEngine(disk=disk, n_ctx=2000, park_bytes=25_000)  # for 20 blocks of 16 tokens
+        made.scheduler.cost.scanning_ms = lambda cells: scanning_ms  # type: ignore
+        return made
+
+    prompts = [prompt(250, 1000 * number) for number in range(1, 5)]
+    with tier(tmp_path) as disk:
+        first = engine(disk)
+        for number, tokens in enumerate(prompts):
+            ask(first, number, tokens)
+            assert disk.wait_until_written(10)
+    with tier(tmp_path) as disk:
+        again = engine(disk)
+        for number, tokens in enumerate(prompts):
+            assert ask(again, number, [*tokens, 7]) == 250
+            assert disk.wait_until_written(10)
