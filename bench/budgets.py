@@ -7,6 +7,7 @@ the resident memory of the server, which has to be flat once RAM and KV cache ar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -95,14 +96,20 @@ class Watch(threading.Thread):
 
 
 def _taken(folder: Path) -> int:
-    total = 0
+    """Bytes of all files of a folder, at a moment in which none came or went."""
+    before = _files(folder)
+    while (now := _files(folder)) != before:  # else one that took another's place counts as well
+        before = now
+    return sum(now.values())
+
+
+def _files(folder: Path) -> dict[str, int]:
+    found = {}
     for path, _, files in os.walk(folder):
         for name in files:
-            try:
-                total += os.stat(os.path.join(path, name)).st_size
-            except OSError:
-                continue  # it went meanwhile
-    return total
+            with contextlib.suppress(OSError):  # it went meanwhile
+                found[os.path.join(path, name)] = os.stat(os.path.join(path, name)).st_size
+    return found
 
 
 def _report(watch: Watch, view: dict[str, Any], ram: int, disk: int) -> int:
