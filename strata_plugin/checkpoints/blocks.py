@@ -191,18 +191,10 @@ class BlockStore:
     def _longest_checkpoint(self, root: Key, tokens: Tokens) -> BlockMatch:
         path = list(self._path(root, tokens))
         for n in range(len(path), -1, -1):
-            after = path[n - 1] if n else None
-            start = after.end if after else 0
-            best = None
-            for block in self._after(root, after).values():
-                if (
-                    block.rest is not None
-                    and (best is None or block.end > best.end)
-                    and np.array_equal(block.tokens, tokens[start : block.end])
-                ):
-                    best = block
-            if best is not None:
-                return BlockMatch((*path[:n], best), best.end)
+            ends = [b for b in self._next(root, path[n - 1] if n else None, tokens) if _is_end(b)]
+            if ends:
+                last = max(ends, key=lambda block: block.end)
+                return BlockMatch((*path[:n], last), last.end)
         return BlockMatch()
 
     def use(self, match: BlockMatch) -> None:
@@ -301,14 +293,8 @@ class BlockStore:
         steps: list[Block | None] = [None, *match.blocks[:-1]]
         for after in steps:
             found += [after] if after is not None else []
-            start = after.end if after else 0
-            found += [
-                block
-                for block in self._after(match.blocks[0].root, after).values()
-                if block.rest is not None
-                and block.end <= match.reuse
-                and np.array_equal(block.tokens, tokens[start : block.end])
-            ]
+            following = self._next(match.blocks[0].root, after, tokens[: match.reuse])
+            found += [block for block in following if _is_end(block)]
         return found
 
     def erase(self, root: Key, tokens: Tokens) -> int:
@@ -318,10 +304,8 @@ class BlockStore:
         path: list[Block | None] = [None, *self._path(root, tokens)]
         found = 0
         for after in reversed(path):
-            start = after.end if after else 0
-            for block in list(self._after(root, after).values()):
-                own = tokens[start : block.end]
-                if not block.children and not block.pins and np.array_equal(block.tokens, own):
+            for block in self._next(root, after, tokens):
+                if not block.children and not block.pins:
                     found = max(found, block.end)
                     self._drop(block)
         return found
@@ -339,17 +323,9 @@ class BlockStore:
 
     def _checkpoints(self, root: Key, tokens: Tokens) -> list[Block]:
         """Those that can be dropped, from the shortest to the longest."""
-        found = []
         steps: list[Block | None] = [None, *self._path(root, tokens)]
-        for after in steps:
-            start = after.end if after else 0
-            for block in self._after(root, after).values():
-                if (
-                    block.rest is not None
-                    and not block.pins
-                    and np.array_equal(block.tokens, tokens[start : block.end])
-                ):
-                    found.append(block)
+        following = [block for after in steps for block in self._next(root, after, tokens)]
+        found = [block for block in following if _is_end(block) and not block.pins]
         return sorted(found, key=lambda block: block.end)
 
     def put(
@@ -395,6 +371,12 @@ class BlockStore:
 
     def _after(self, root: Key, parent: Block | None) -> dict[Key, Block]:
         return parent.children if parent is not None else self._first.get(root, {})
+
+    def _next(self, root: Key, after: Block | None, tokens: Tokens) -> list[Block]:
+        """The blocks that follow `after` and hold the next ones of `tokens`, nothing else."""
+        start = after.end if after else 0
+        following = self._after(root, after).values()
+        return [b for b in following if np.array_equal(b.tokens, tokens[start : b.end])]
 
     def _path(self, root: Key, tokens: Tokens) -> Iterator[Block]:
         """The whole blocks that `tokens` begin with."""
@@ -455,6 +437,11 @@ class BlockStore:
             if not block.children and not block.pins:
                 assert (block.turn, id(block)) in queued, "a leaf can't be dropped"
             assert block.pins >= 0, "unpinned too often"
+
+
+def _is_end(block: Block) -> bool:
+    """Whether it is a checkpoint."""
+    return block.rest is not None
 
 
 def _replaces(longer: Tokens, shorter: Block) -> bool:

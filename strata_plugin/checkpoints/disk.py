@@ -26,9 +26,9 @@ from typing import Any, BinaryIO
 
 import diskcache
 import numpy as np
-from zlib_ng import zlib_ng
 
 from .keys import KEY_BYTES, Key, block_key
+from .raw_bytes import checksum, private, read_exactly
 from .tokens import Tokens
 
 FORMAT = 2  # of the files; other versions have folders of their own
@@ -44,7 +44,6 @@ _NO_REST = (1 << 64) - 1
 _HEADER = struct.Struct("<8sI32s32s32sQIQQd")
 _CHECKSUM = struct.Struct("<I")
 _FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}\.val")
-_CHUNK = 1 << 22
 _MOST_TOKENS = 1 << 16
 _BINARY = 2  # diskcache's mode of a value in a file of its own
 
@@ -113,7 +112,7 @@ class RawDisk(diskcache.Disk):  # type: ignore[misc]
         name, path = self.filename()
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         try:
-            with open(path, "xb", opener=_private) as file:
+            with open(path, "xb", opener=private) as file:
                 size = sum(file.write(part) for part in value)
         except BaseException:
             self.remove(name)
@@ -332,21 +331,11 @@ def _read_head(file: BinaryIO, key: Key) -> Entry:
 
 def _read_state(file: BinaryIO, n: int) -> bytearray:
     """The next `n` bytes, whose length was checked before, and their checksum."""
-    data = bytearray(n)
-    view, done = memoryview(data), 0
-    while done < n:
-        got = file.readinto(view[done : done + _CHUNK])  # type: ignore[attr-defined]
-        if not got:
-            raise ValueError("it is cut off")
-        done += got
+    data = read_exactly(file, n)
     if file.read(_CHECKSUM.size) != _checksum(data):
         raise ValueError("its checksum is wrong")
     return data
 
 
 def _checksum(data: bytes | bytearray) -> bytes:
-    return _CHECKSUM.pack(zlib_ng.crc32(data))
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return _CHECKSUM.pack(checksum((data,)))

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from zlib_ng import zlib_ng
 
 from .keys import KEY_BYTES, Key
+from .raw_bytes import checksum, private, read_exactly
 from .tokens import Tokens
 
 NO_ROOM = "there is no room for it (--cache-ram)"
@@ -59,14 +58,14 @@ def write_slot(path: Path, model: Key, state: SlotState) -> int:
     """Write a file, in place of one that is there; its bytes. Raises OSError."""
     unfinished = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
     try:
-        with open(unfinished, "wb", opener=_private) as file:
+        with open(unfinished, "wb", opener=private) as file:
             fields = (_MAGIC, FORMAT, model, state.whole, state.n_tokens, len(state.parts))
-            file.write(_HEAD.pack(*fields, _checksum((_HEAD.pack(*fields, 0),))))
+            file.write(_HEAD.pack(*fields, checksum((_HEAD.pack(*fields, 0),))))
             for part in state.parts:
                 tokens = part.tokens.astype("<i4", copy=False).tobytes()
                 pieces = (tokens, part.data, part.rest or b"")
                 n_rest = _NO_REST if part.rest is None else len(part.rest)
-                head = (len(part.tokens), len(part.data), n_rest, _checksum(pieces))
+                head = (len(part.tokens), len(part.data), n_rest, checksum(pieces))
                 file.write(_PART.pack(*head))
                 file.writelines(pieces)
             n_bytes = file.tell()
@@ -87,16 +86,16 @@ def read_slot(path: Path, model: Key, most_bytes: int) -> tuple[SlotState, int]:
         if size > most_bytes:
             raise SlotFileError(NO_ROOM)
         try:
-            *fields, checksum = _HEAD.unpack(file.read(_HEAD.size))
+            *fields, sum_of_head = _HEAD.unpack(file.read(_HEAD.size))
             magic, version, own, whole, n_tokens, n_parts = fields
             if magic != _MAGIC or version != FORMAT:
                 raise SlotFileError("it is no slot file of this version")
-            if checksum != _checksum((_HEAD.pack(*fields, 0),)):
+            if sum_of_head != checksum((_HEAD.pack(*fields, 0),)):
                 raise SlotFileError("it is damaged")
             if own != model:
                 raise SlotFileError("it was saved with another model, build or setting")
             parts = tuple(_read_part(file, size) for _ in range(n_parts))
-        except struct.error as error:
+        except (struct.error, EOFError) as error:
             raise SlotFileError("it is cut off") from error
         if not 0 < n_tokens <= sum(len(part.tokens) for part in parts) or file.read(1):
             raise SlotFileError("its length is wrong")
@@ -104,35 +103,13 @@ def read_slot(path: Path, model: Key, most_bytes: int) -> tuple[SlotState, int]:
 
 
 def _read_part(file: BinaryIO, size: int) -> Part:
-    n_tokens, n_data, n_rest, checksum = _PART.unpack(file.read(_PART.size))
+    n_tokens, n_data, n_rest, sum_of_all = _PART.unpack(file.read(_PART.size))
     has_rest = n_rest != _NO_REST
     if n_tokens > _MOST_TOKENS or n_data > size or (has_rest and n_rest > size):
         raise SlotFileError("it is damaged")
-    tokens = _take(file, 4 * n_tokens)
-    data, rest = _take(file, n_data), _take(file, n_rest if has_rest else 0)
-    if _checksum((tokens, data, rest)) != checksum:
+    tokens = read_exactly(file, 4 * n_tokens)
+    data, rest = read_exactly(file, n_data), read_exactly(file, n_rest if has_rest else 0)
+    if checksum((tokens, data, rest)) != sum_of_all:
         raise SlotFileError("a checksum is wrong")
     ids = np.frombuffer(bytes(tokens), "<i4").astype(np.int32)
     return Part(ids, data, rest if has_rest else None)
-
-
-def _take(file: BinaryIO, n: int) -> bytearray:
-    data = bytearray(n)
-    view, done = memoryview(data), 0
-    while done < n:
-        got = file.readinto(view[done:])  # type: ignore[attr-defined]
-        if not got:
-            raise SlotFileError("it is cut off")
-        done += got
-    return data
-
-
-def _checksum(pieces: Sequence[bytes | bytearray]) -> int:
-    value = 0
-    for piece in pieces:
-        value = zlib_ng.crc32(piece, value)
-    return value
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

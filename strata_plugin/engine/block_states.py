@@ -1,7 +1,7 @@
 """Moves states between the KV cache and the block store, both ways.
 
 What is kept for each token moves in ranges of positions; what exists only at the end of a sequence
-(`end_flags`), in one piece, at the moment when the sequence is there.
+(`EndState`), in one piece, at the moment when the sequence is there.
 """
 
 from __future__ import annotations

@@ -157,11 +157,6 @@ class DiskTier:
                 "restore_bytes_per_s": self._speed.bytes_per_s,
             }
 
-    @property
-    def n_blocks(self) -> int:
-        """Blocks in the index, of all models."""
-        return len(self._index)
-
     def wait_until_written(self, timeout_s: float) -> bool:
         """Whether all that was given to `write` is on disk, or dropped, within `timeout_s`."""
         with self._lock:

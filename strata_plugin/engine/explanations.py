@@ -142,8 +142,7 @@ class Explanations:
     def _around(self, prompt: Tokens, at: int, after: Tokens) -> str:
         """Text around a position, cut and escaped; what follows there begins after `<>`."""
         before, later = self._text(prompt[max(0, at - AROUND) : at]), self._text(after[:AROUND])
-        text = f"{before}<>{later}"
-        return text.encode("unicode_escape").decode("ascii")
+        return _escaped(f"{before}<>{later}")
 
     # ---- for people ------------------------------------------------------------------------------
 
@@ -169,10 +168,15 @@ class Explanations:
             ],
             "misses": [hint.view for hint in own[: -HINTS_SHOWN - 1 : -1]],
             "conversations": [
-                {"tokens": len(tokens), "bytes": n_bytes, "begins": self._escaped(tokens[:AROUND])}
+                {
+                    "tokens": len(tokens),
+                    "bytes": n_bytes,
+                    "begins": _escaped(self._text(tokens[:AROUND])),
+                }
                 for tokens, n_bytes in talks[:CONVERSATIONS_SHOWN]
             ],
         }
 
-    def _escaped(self, tokens: Tokens) -> str:
-        return self._text(tokens).encode("unicode_escape").decode("ascii")
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")

@@ -53,36 +53,51 @@ def prompt_of(seed: int, n: int) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(5, 250, n)]
 
 
-def logits_of_next(context: Context, seq_id: int, position: int) -> np.ndarray:
+def logits_after(context: Context, seq_id: int, position: int) -> np.ndarray:
+    """Logits of one more token, which stays."""
     batch = context.new_batch()
     row = batch.add(seq_id, np.array([77], np.int32), position, output=True)
     assert context.decode(batch) == 0
-    logits = context.logits(row).copy()
+    return context.logits(row).copy()
+
+
+def logits_of_next(context: Context, seq_id: int, position: int) -> np.ndarray:
+    logits = logits_after(context, seq_id, position)
     context.remove(seq_id, position)
     return logits
 
 
-@pytest.mark.parametrize("flash_attn", ["on", "off"])
-@pytest.mark.parametrize("name", NAMES)
-def test_what_was_stored_in_blocks_is_there_again_bit_by_bit(name: str, flash_attn: str) -> None:
+def small_context(name: str, flash_attn: str) -> tuple[Model, Context]:
     log_to_stderr(0)
     model = Model(ModelConfig(path=str(tiny_model(name)), n_gpu_layers=0))
     settings = ContextConfig(
         n_ctx=1024, n_batch=64, n_ubatch=64, flash_attn=flash_attn, threads=1, threads_batch=1
     )
-    context = Context(model, settings, n_seq_max=N_SEQS)
+    return model, Context(model, settings, n_seq_max=N_SEQS)
+
+
+def read_side_by_side(context: Context, n: int) -> list[np.ndarray]:
+    """Four prompts of `n` tokens, computed so that their cells lie between each other's."""
+    prompts = [np.array(prompt_of(seed, n), np.int32) for seed in range(4)]
+    batch = context.new_batch()
+    for start in range(0, n, 10):
+        batch.clear()
+        for seq_id, prompt in enumerate(prompts):
+            batch.add(seq_id, prompt[start : start + 10], start, output=start + 10 == n)
+        assert context.decode(batch) == 0
+    return prompts
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_stored_in_blocks_is_there_again_bit_by_bit(name: str, flash_attn: str) -> None:
+    model, context = small_context(name, flash_attn)
     store = BlockStore(RamParkingLot(64 << 20), 32)
     blocks = BlockStates(
         context, store, recompute_ms=lambda start, n: float(n), clock=lambda: 0.0
     )
     n = 150
-    prompts = [np.array(prompt_of(seed, n), np.int32) for seed in range(4)]
-    batch = context.new_batch()
-    for start in range(0, n, 10):  # cells of the four lie between each other's
-        batch.clear()
-        for seq_id, prompt in enumerate(prompts):
-            batch.add(seq_id, prompt[start : start + 10], start, output=start + 10 == n)
-        assert context.decode(batch) == 0
+    prompts = read_side_by_side(context, n)
     expected = [logits_of_next(context, seq_id, n) for seq_id in range(4)]
     for seq_id, prompt in enumerate(prompts):
         assert blocks.keep(seq_id, ROOT, prompt)
@@ -117,12 +132,7 @@ def test_what_was_stored_in_blocks_is_there_again_bit_by_bit(name: str, flash_at
 def test_a_state_that_can_not_be_cut_is_put_together_again_bit_by_bit(
     name: str, flash_attn: str
 ) -> None:
-    log_to_stderr(0)
-    model = Model(ModelConfig(path=str(tiny_model(name)), n_gpu_layers=0))
-    settings = ContextConfig(
-        n_ctx=1024, n_batch=64, n_ubatch=64, flash_attn=flash_attn, threads=1, threads_batch=1
-    )
-    context = Context(model, settings, n_seq_max=N_SEQS)
+    model, context = small_context(name, flash_attn)
     store = BlockStore(RamParkingLot(64 << 20), 32, only_checkpoints=True)
     per_token = name != "recurrent"
     blocks = BlockStates(
@@ -130,13 +140,7 @@ def test_a_state_that_can_not_be_cut_is_put_together_again_bit_by_bit(
         end=EndState(flags=STATE_PARTIAL if per_token else 0, per_token=per_token),
     )  # fmt: skip
     n = 150
-    prompts = [np.array(prompt_of(seed, n), np.int32) for seed in range(4)]
-    batch = context.new_batch()
-    for start in range(0, n, 10):  # cells of the four lie between each other's
-        batch.clear()
-        for seq_id, prompt in enumerate(prompts):
-            batch.add(seq_id, prompt[start : start + 10], start, output=start + 10 == n)
-        assert context.decode(batch) == 0
+    prompts = read_side_by_side(context, n)
     for seq_id, prompt in enumerate(prompts):
         assert blocks.keep(seq_id, ROOT, prompt)
         assert context.position_range(seq_id)[1] == n - 1
@@ -161,14 +165,6 @@ def without_sequence(state: bytearray | None) -> bytearray:
     """A state without the magic number and the sequence it was saved from."""
     assert state is not None and len(state) > 100
     return state[8:]
-
-
-def logits_after(context: Context, seq_id: int, position: int) -> np.ndarray:
-    """As `logits_of_next`; the sequence is a token longer afterwards."""
-    batch = context.new_batch()
-    row = batch.add(seq_id, np.array([77], np.int32), position, output=True)
-    assert context.decode(batch) == 0
-    return context.logits(row).copy()
 
 
 def test_what_goes_through_a_staging_buffer_is_the_same() -> None:

@@ -108,7 +108,7 @@ def test_the_limit_holds_and_what_was_used_last_stays(tmp_path: Path) -> None:
         assert ask(FakeEngine(disk=disk), 1, prompt(200, 1000)) == 0
         assert disk.wait_until_written(10)
         files = list((tmp_path / f"blocks-{FORMAT}").glob("??/??/*.val"))
-        assert 20 < len(files) == disk.n_blocks
+        assert 20 < len(files) == disk.view()["blocks"]
 
 
 def test_blocks_of_other_models_and_servers_make_room_too(tmp_path: Path) -> None:
