@@ -44,10 +44,13 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             return information.show(action, environ)
 
     from . import logs
-    from .model_file import choose_model
+    from .model_file import ModelFile, choose_model, remote_source
     from .options import engine_config, server_settings
     from .sockets import AddressError, bind_all
 
+    if remote_source(parsed):  # other mistakes are told before, not after an hour of downloading
+        unknown = ModelFile("", "")
+        engine_config(parsed, unknown, server_settings(parsed, unknown), environ)
     model = choose_model(parsed, environ)
     settings = server_settings(parsed, model)
     config = engine_config(parsed, model, settings, environ)
@@ -57,14 +60,22 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         logs.set_up(settings)
     except OSError as error:
         return _complain(UsageError(f"--log-file: {error}"), 1)
+    if settings.ssl_cert_file:
+        from . import tls
+
+        try:
+            tls.check_pair(settings.ssl_cert_file, settings.ssl_key_file)
+        except tls.TlsError as error:
+            return _complain(error, 1)
+    scheme = "https" if settings.ssl_cert_file else "http"
     try:
-        listeners = bind_all(settings.hosts, settings.port, settings.reuse_port)
+        listeners = bind_all(settings.hosts, settings.port, settings.reuse_port, scheme)
     except AddressError as error:
         return _complain(error, 1)
 
     from strata_plugin.engine.client import EngineClient
 
-    engine = EngineClient(config)
+    engine = EngineClient(config, hang_s=parsed["engine_hang_s"])
     engine.spawn()  # before the web framework is imported: both take their time side by side
 
     from .serving import serve

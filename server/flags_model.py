@@ -80,8 +80,24 @@ def _check_kv(kind: str, found: str, item: str) -> None:
 
 def repository(value: str) -> str:
     """USER/MODEL[:QUANT]."""
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", value):
+    name = r"\w+([.-]\w+)*"
+    if not re.fullmatch(rf"{name}/{name}(:[\w.-]+)?", value, re.ASCII):
         raise ValueError(f"expected <user>/<model>[:quant], got '{value}'")
+    return value
+
+
+def docker_reference(value: str) -> str:
+    """[OWNER/]MODEL[:TAG]."""
+    name = r"[a-z0-9]+([._-]+[a-z0-9]+)*"
+    if not re.fullmatch(rf"{name}(/{name})*(:\w[\w.-]*)?", value, re.ASCII):
+        raise ValueError(f"expected [<repo>/]<model>[:quant], got '{value}'")
+    return value
+
+
+def file_url(value: str) -> str:
+    """http or https, with a file's name."""
+    if not re.match(r"https?://[^/?#\s]+/[^?#\s]*[^/?#\s]", value):
+        raise ValueError(f"expected http[s]://<host>/.../<file>, got '{value}'")
     return value
 
 
@@ -95,7 +111,8 @@ MODEL: tuple[Flag, ...] = (
     ),
     flag(
         "-hf -hfr --hf-repo",
-        "serve a model of the local Hugging Face cache; without a quant, Q4_K_M or what is there",
+        "model of a Hugging Face repository, downloaded into the local cache, and again when there "
+        "is a newer one; without a quant Q4_K_M, Q8_0 or the first there is",
         repository,
         metavar="<user>/<model>[:quant]",
         env="LLAMA_ARG_HF_REPO",
@@ -106,9 +123,30 @@ MODEL: tuple[Flag, ...] = (
         metavar="FILE",
         env="LLAMA_ARG_HF_FILE",
     ),
+    flag(
+        "-hft --hf-token",
+        "access token for Hugging Face",
+        metavar="TOKEN",
+        env="HF_TOKEN",
+        shown="that of `hf auth login`",
+    ),
+    flag(
+        "-mu --model-url",
+        "download the model from a URL, to the file of -m where that is given",
+        file_url,
+        metavar="MODEL_URL",
+        env="LLAMA_ARG_MODEL_URL",
+    ),
+    flag(
+        "-dr --docker-repo",
+        "model of a Docker Hub repository, by default one of `ai`; without a quant, latest",
+        docker_reference,
+        metavar="[<repo>/]<model>[:quant]",
+        env="LLAMA_ARG_DOCKER_REPO",
+    ),
     switch(
         "--offline",
-        "never use the network (Strata does not download models yet)",
+        "never use the network: serve what has been downloaded before",
         env="LLAMA_ARG_OFFLINE",
     ),
     flag(

