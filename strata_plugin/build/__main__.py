@@ -1,4 +1,4 @@
-"""Command line: `python -m strata_plugin.build [wheel|upstream-server|source] ...`."""
+"""Command line: `python -m strata_plugin.build [wheel|upstream-server|ui|source] ...`."""
 
 import argparse
 import signal
@@ -14,6 +14,7 @@ from .install import install, installed_key
 from .key import collect
 from .source import unpack
 from .toolchain import find_cmake
+from .ui import ensure_ui
 from .upstream import ensure_server, upstream_inputs
 from .wheel import cached_wheel, describe, ensure_wheel
 
@@ -29,9 +30,10 @@ def parser() -> argparse.ArgumentParser:
         "command",
         nargs="?",
         default="wheel",
-        choices=["wheel", "upstream-server", "source", "check-cmake"],
+        choices=["wheel", "upstream-server", "ui", "source", "check-cmake"],
         help="wheel (default): build and install; upstream-server: build the unpatched "
-        "llama-server, print its path; source: unpack into --to; check-cmake: is CMake new enough",
+        "llama-server, print its path; ui: build llama-server's page with npm, print its path; "
+        "source: unpack into --to; check-cmake: is CMake new enough",
     )
     p.add_argument("--backend", choices=BACKENDS, default="auto")
     p.add_argument("--cuda-arch", metavar="NN", help="e.g. 89; default: this machine's GPU, or 89")
@@ -66,6 +68,9 @@ def _run(options: argparse.Namespace) -> int:
     cache = BuildCache()
     if options.command == "check-cmake":
         print(find_cmake())
+        return 0
+    if options.command == "ui":
+        print(ensure_ui(cache))
         return 0
     if options.command == "source":
         if options.to is None:

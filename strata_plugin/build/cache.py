@@ -6,6 +6,7 @@ Layout below the root:
     work/       build trees, kept so that the next build compiles only what changed
     wheels/     one folder per key with one wheel
     upstream/   one folder per key with upstream's llama-server and its libraries
+    ui/         one folder per key with the files of llama-server's page
     logs/       one full log per key
 """
 
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from strata_plugin.cache_folder import cache_folder
 
-KEPT = {"wheels": 4, "upstream": 2, "work": 2, "src": 4, "logs": 8}
+KEPT = {"wheels": 4, "upstream": 2, "ui": 2, "work": 2, "src": 4, "logs": 8}
 STALE_SECONDS = 24 * 3600.0
 _TEMPORARY = ".tmp-"
 

@@ -27,6 +27,7 @@ from strata_plugin.runtime.context import (
 )
 from strata_plugin.runtime.devices import thread_counts
 from strata_plugin.runtime.library import log_to_stderr
+from strata_plugin.runtime.lora import Adapter
 from strata_plugin.runtime.memory_classes import (
     Cost,
     Cut,
@@ -50,7 +51,7 @@ from .config import ContextConfig, EngineConfig
 from .core import EngineCore
 from .cost_file import CostFile
 from .disk_tier import DiskTier
-from .messages import ModelInfo, Ready, Submit
+from .messages import AdapterInfo, ModelInfo, Ready, Submit
 from .ports import Tokens
 from .sequences import Sequences
 
@@ -98,6 +99,7 @@ class LoadedEngine:
         c = _with_attention(config, model, self._cost_file)
         context, memory = _make_context(model, c)
         self.context = context
+        context.adapters = [Adapter(model, path) for path in config.model.adapters]
         if c.warmup:
             context.warmup()
         self.frontend = Frontend(model.handle, {**config.frontend, "templates": False})
@@ -148,23 +150,18 @@ class LoadedEngine:
             block_tokens=config.block_tokens,
             debug=config.debug,
         )
+        if blocks is not None and blocks.disk is not None and config.wait_disk_s > 0:
+            blocks.disk.wait_until_open(config.wait_disk_s)
         self.ready = Ready(
-            model=ModelInfo(
-                vocab_type=model.vocab_type,
-                n_vocab=model.n_vocab,
-                n_ctx_train=model.n_ctx_train,
-                n_embd=model.n_embd,
-                n_params=model.n_params,
-                size=model.size,
-                ftype=model.ftype,
-                desc=model.desc,
-                memory_class=memory.name,
-            ),
+            model=model_info(model, memory.name),
             n_ctx=context.n_ctx,
             n_ctx_slot=n_ctx_slot,
             n_slots=c.n_parallel,
             n_batch=context.n_batch,
             n_ubatch=context.n_ubatch,
+            adapters=tuple(
+                AdapterInfo(a.path, a.task_name, a.prompt_prefix) for a in context.adapters
+            ),
         )
 
     def _text(self, tokens: Tokens) -> str:
@@ -176,6 +173,10 @@ class LoadedEngine:
         """The sampler of a request, with its prompt accepted; raises `NativeError`."""
         sampler = Sampler(self.frontend, submit.sampling)
         sampler.accept(np.frombuffer(submit.prompt, "<i4"), generated=False)
+        if submit.resumed is not None:
+            sampler.accept(np.frombuffer(submit.resumed.tokens, "<i4"), generated=True)
+            if submit.resumed.sampler_state:
+                sampler.load(submit.resumed.sampler_state)
         return sampler
 
     def close(self) -> None:
@@ -185,6 +186,21 @@ class LoadedEngine:
         self.sequences.close()
         self.context.close()
         self.model.close()
+
+
+def model_info(model: Model, memory_class: str) -> ModelInfo:
+    """What the HTTP process is told about a loaded model."""
+    return ModelInfo(
+        vocab_type=model.vocab_type,
+        n_vocab=model.n_vocab,
+        n_ctx_train=model.n_ctx_train,
+        n_embd=model.n_embd,
+        n_params=model.n_params,
+        size=model.size,
+        ftype=model.ftype,
+        desc=model.desc,
+        memory_class=memory_class,
+    )
 
 
 def _with_attention(config: EngineConfig, model: Model, kept: CostFile) -> ContextConfig:
@@ -229,12 +245,15 @@ def _model_key(config: EngineConfig, context: ContextConfig, folder: Path) -> Ke
 
     Raises OSError. Takes as long as reading the model, where its digest isn't known.
     """
-    build = build_info()
+    build, digests = build_info(), folder / "models.json"
     return namespace(
         {
             **{name: getattr(context, name) for name in STATE_SETTINGS},
-            "model": model_hash(Path(config.model.path), folder / "models.json"),
+            "model": model_hash(Path(config.model.path), digests),
             "kv_overrides": "\n".join(config.model.kv_overrides),
+            "adapters": "\n".join(
+                str(model_hash(Path(path), digests)) for path in config.model.adapters
+            ),
             "build": build.key or build.version,
         }
     )

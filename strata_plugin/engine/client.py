@@ -6,21 +6,31 @@ All methods but `spawn` belong to the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from enum import Enum
 from itertools import count
 from typing import Any, cast
 
+import msgspec
+
 from .config import EngineConfig, encode
+from .heartbeat import Heartbeat
 from .messages import (
     ActOnSlot,
     Cache,
     Cancel,
     Done,
+    Embed,
+    Embedded,
     Explained,
     Failed,
     Frozen,
@@ -37,6 +47,7 @@ from .messages import (
     Queue,
     Queued,
     Ready,
+    Resumed,
     Shutdown,
     SlotActed,
     Slots,
@@ -46,11 +57,17 @@ from .messages import (
     decode_to_server,
 )
 from .messages import encode as encode_messages
+from .quarantine import MOST_FAILURES, WITHIN_S, Quarantine, Restarts
 from .transport import FrameParser, frame
 
 Event = Queued | Moved | Started | Progress | Token | Done | Failed
 Query = GetSlots | GetQueue | GetCache | GetExplanation | GetMetrics | ActOnSlot
 _ENDS = (Done, Failed)
+WORKER = "strata_plugin.engine.worker"
+HANG_S = 120.0
+WAIT_DISK_S = 5.0  # at most, until a new engine's disk tier is open
+
+log = logging.getLogger(__name__)
 
 
 class EngineState(Enum):
@@ -58,8 +75,12 @@ class EngineState(Enum):
 
     LOADING = "loading"
     READY = "ready"
+    RESTARTING = "restarting"  # it has died, and another is on its way: requests wait
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+_LOST = (EngineState.FAILED, EngineState.STOPPED)
 
 
 class EngineGone(Exception):
@@ -67,11 +88,17 @@ class EngineGone(Exception):
 
 
 class RequestStream:
-    """Events of one submitted choice, ended by `Done` or `Failed`."""
+    """Events of one submitted choice, ended by `Done` or `Failed`. An engine that takes over from
+    one that has died may tell things again; nothing is handed out twice.
+    """
 
     def __init__(self, client: EngineClient, request_id: int) -> None:
         self.request_id = request_id
         self.finished = False  # the last event has arrived (not: has been read)
+        self.started = False  # an engine has worked on it
+        self._sampled = array("i")
+        self._sampler_state = b""
+        self._progress = -1  # prompt tokens that were told to be read
         self.sink: Callable[[Event], None] | None = None  # gets events at once instead of `next`
         self._client = client
         self._events: deque[Event] = deque()
@@ -104,9 +131,27 @@ class RequestStream:
         """Give up: the engine frees the row at its next step border. Harmless after the end."""
         self._client.cancel(self)
 
+    @property
+    def resumed(self) -> Resumed | None:
+        """How far it has come; None where no token was sampled yet."""
+        if not self._sampled:
+            return None
+        return Resumed(self._sampled.tobytes(), self._sampler_state)
+
     def push(self, event: Event) -> None:
         """Called by the client for each event."""
-        if isinstance(event, _ENDS):
+        if isinstance(event, Token):
+            self._sampled.append(event.token)
+            self._sampler_state = event.sampler_state
+        elif isinstance(event, Started):
+            if self.started:
+                return
+            self.started = True
+        elif isinstance(event, Progress):
+            if event.processed <= self._progress:
+                return
+            self._progress = event.processed
+        elif isinstance(event, _ENDS):
             self.finished = True
         if self.sink is not None:
             self.sink(event)
@@ -126,8 +171,18 @@ class RequestStream:
 class EngineClient(asyncio.Protocol):
     """One engine process. `spawn()` may be called before there is an event loop."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(
+        self, config: EngineConfig, *, worker: str = WORKER, hang_s: float = HANG_S
+    ) -> None:
+        """`worker` is the module that the process runs; `hang_s` see `Heartbeat.overdue`."""
         self.config = config
+        self._worker = worker
+        self._hang_s = hang_s
+        self._heartbeat: Heartbeat | None = None
+        self._restarts = Restarts()
+        self._quarantine = Quarantine()
+        self._waiting: set[int] = set()  # requests that no engine knows of
+        self._tasks: set[asyncio.Task[None]] = set()
         self.state = EngineState.LOADING
         self.ready: Ready | None = None
         self.error = ""
@@ -136,6 +191,8 @@ class EngineClient(asyncio.Protocol):
         self._query_ids = count(1)
         self._streams: dict[int, RequestStream] = {}
         self._queries: dict[int, asyncio.Future[Any]] = {}
+        self._requests: dict[int, Submit | Embed] = {}  # all that have not ended, in order
+        self._embedding: dict[int, asyncio.Future[Embedded | Failed]] = {}  # by request id
         self._parser = FrameParser()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -149,14 +206,21 @@ class EngineClient(asyncio.Protocol):
         """Start the process; it loads the model while the caller goes on."""
         if self._process is not None:
             return
+        config = self.config
+        if self.ready is not None:  # those that wait have something to find there
+            config = msgspec.structs.replace(config, wait_disk_s=WAIT_DISK_S)
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "strata_plugin.engine.worker", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-            )
-        ours.sendall(frame(encode(self.config)))
+        self._heartbeat, fd = Heartbeat.create()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", self._worker, str(theirs.fileno()), str(fd)],
+                    pass_fds=(theirs.fileno(), fd),
+                    stdin=subprocess.DEVNULL,
+                )
+        finally:
+            os.close(fd)
+        ours.sendall(frame(encode(config)))
         ours.setblocking(False)
         self._socket = ours
 
@@ -166,8 +230,19 @@ class EngineClient(asyncio.Protocol):
         assert self._socket is not None
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
+        await self._connect()
+        self._keep(self._watch())
+
+    async def _connect(self) -> None:
+        assert self._socket is not None
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: self, sock=self._socket)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` beside everything else until `stop`."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def wait_ready(self) -> Ready:
         """Wait until the model is loaded. Raises `EngineGone` with the reason when it fails."""
@@ -184,10 +259,12 @@ class EngineClient(asyncio.Protocol):
 
     async def stop(self, timeout: float = 5.0) -> None:
         """End the process after its current step; kill it after `timeout` seconds."""
+        for task in self._tasks:
+            task.cancel()
         process = self._process
         if process is None:
             return
-        if self._transport is not None and self.state in (EngineState.READY, EngineState.LOADING):
+        if self.state not in _LOST:
             self.state = EngineState.STOPPED
             self._send(Shutdown())
         loop = asyncio.get_running_loop()
@@ -214,17 +291,54 @@ class EngineClient(asyncio.Protocol):
 
     def submit(self, request: Submit) -> RequestStream:
         """Send a request. Raises `EngineGone` when there is no engine."""
-        if self.state in (EngineState.FAILED, EngineState.STOPPED):
-            raise EngineGone(self.error or "the engine has stopped")
+        self._check_there()
         stream = RequestStream(self, request.request_id)
         self._streams[request.request_id] = stream
-        self._send(request)
+        self._take(request)
         return stream
+
+    def _check_there(self) -> None:
+        if self.state in _LOST:
+            raise EngineGone(self.error or "the engine has stopped")
+
+    def _take(self, request: Submit | Embed) -> None:
+        """Send a request now, or as soon as there is an engine for it."""
+        self._requests[request.request_id] = request
+        if self.state is EngineState.RESTARTING or self._quarantine.active:
+            self._waiting.add(request.request_id)
+        else:
+            self._send(request)
+
+    def _forget(self, request_id: int) -> bool:
+        """A request has ended, or nobody wants it any more; whether an engine knows of it."""
+        known = self._requests.pop(request_id, None) is not None
+        sent = known and request_id not in self._waiting
+        self._waiting.discard(request_id)
+        self._pass(request_id)
+        return sent
 
     def cancel(self, stream: RequestStream) -> None:
         """See `RequestStream.cancel`."""
-        if self._streams.pop(stream.request_id, None) is not None:
+        if self._streams.pop(stream.request_id, None) is not None and self._forget(
+            stream.request_id
+        ):
             self._send(Cancel(stream.request_id))
+
+    async def embed(self, request: Embed) -> Embedded | Failed:
+        """Have texts embedded or ranked; when the caller is cancelled, so is the work. Raises
+        `EngineGone` when there is no engine.
+        """
+        self._check_there()
+        future = asyncio.get_running_loop().create_future()
+        self._embedding[request.request_id] = future
+        self._take(request)
+        try:
+            answer: Embedded | Failed = await future
+            return answer
+        finally:
+            self._embedding.pop(request.request_id, None)
+            if self._forget(request.request_id) and future.cancelled():
+                self._send(Cancel(request.request_id))
 
     async def slots(self) -> list[dict[str, Any]]:
         """Slots in llama-server's form."""
@@ -259,7 +373,7 @@ class EngineClient(asyncio.Protocol):
     async def metrics(self, reset_bucket: bool = True) -> dict[str, float]:
         """Values by name, without prefix."""
         answer: Metrics = await self._ask(GetMetrics(next(self._query_ids), reset_bucket))
-        return answer.values
+        return answer.values | {"engine_restarts_total": float(self._restarts.total)}
 
     async def _ask(self, query: Query) -> Any:
         if self.state is not EngineState.READY:
@@ -289,7 +403,10 @@ class EngineClient(asyncio.Protocol):
                 self._dispatch(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The engine has ended: everybody who waits for it is told."""
+        """The engine has ended: another one takes over, or everybody who waits is told."""
+        self._transport = None
+        if self.state in (EngineState.READY, EngineState.RESTARTING) and self._restart():
+            return
         if self.state is not EngineState.STOPPED:
             self.state = EngineState.FAILED
             self.error = self.error or "the engine process has ended unexpectedly"
@@ -297,22 +414,127 @@ class EngineClient(asyncio.Protocol):
         for stream in list(self._streams.values()):
             stream.push(Failed(stream.request_id, 503, "unavailable_error", reason))
         self._streams.clear()
-        for future in self._queries.values():
-            if not future.done():
-                future.set_exception(EngineGone(reason))
+        self._requests.clear()
+        self._tell_gone([*self._queries.values(), *self._embedding.values()], reason)
         self.ready = self.ready if self.state is not EngineState.FAILED else None
         self._settle()
         if self._ended is not None:
             self._ended.set()
 
+    # -- when the engine dies --------------------------------------------------------------------
+
+    @staticmethod
+    def _tell_gone(futures: Iterable[asyncio.Future[Any]], reason: str) -> None:
+        for future in futures:
+            if not future.done():
+                future.set_exception(EngineGone(reason))
+
+    def _restart(self) -> bool:
+        """Have another engine started; False after too many failures."""
+        how = _how_it_ended(self._process)
+        in_quarantine = self._quarantine.active
+        worked_on = [
+            number
+            for number in self._requests
+            if number not in self._waiting
+            and (number not in self._streams or self._streams[number].started)
+        ]
+        guilty = self._quarantine.crashed(worked_on)
+        delay = self._restarts.failed(time.monotonic(), in_quarantine=guilty is not None)
+        self.error = self.error or f"the engine process {how}"
+        log.error(
+            "%s; %d requests go on%s",
+            self.error, len(self._requests), " one by one" if in_quarantine else "",
+        )  # fmt: skip
+        if guilty is not None:
+            self._condemn(guilty)
+        if delay is None:
+            self.error = f"{self.error}; {MOST_FAILURES} failures within {WITHIN_S / 60:g} minutes"
+            return False
+        self.state = EngineState.RESTARTING
+        self._waiting |= set(self._requests)
+        self._tell_gone(self._queries.values(), self.error)
+        self._keep(self._start_again(delay))
+        return True
+
+    def _condemn(self, request_id: int) -> None:
+        """Answer a request that has brought an engine down while it was alone on it."""
+        text = "the engine has crashed twice while it worked on this request"
+        failed = Failed(request_id, 500, "server_error", text)
+        stream = self._streams.pop(request_id, None)
+        self._forget(request_id)
+        if stream is not None:
+            stream.push(failed)
+        elif request_id in self._embedding and not self._embedding[request_id].done():
+            self._embedding[request_id].set_result(failed)
+
+    async def _start_again(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            await asyncio.get_running_loop().run_in_executor(None, process.wait)
+        self._parser = FrameParser()
+        self.error = ""
+        try:
+            self.spawn()
+            await self._connect()
+        except OSError as error:
+            self.error = f"no engine process can be started: {error}"
+            self.connection_lost(error)
+
+    def _resume(self) -> None:
+        """A new engine is ready: send it what waits, suspects alone."""
+        if (suspect := self._quarantine.next()) is not None:
+            self._send_again(suspect)
+        if not self._quarantine.active:
+            for number in sorted(self._waiting):
+                self._send_again(number)
+
+    def _send_again(self, request_id: int) -> None:
+        self._waiting.discard(request_id)
+        request = self._requests[request_id]
+        if isinstance(request, Submit):
+            stream = self._streams[request_id]
+            parent = request.fork_of if request.fork_of in self._requests else None
+            request = msgspec.structs.replace(request, resumed=stream.resumed, fork_of=parent)
+        self._send(request)
+
+    def _pass(self, request_id: int) -> None:
+        """A request has got further: if it was under suspicion, the next one has its turn."""
+        if self._quarantine.passed(request_id) and self.state is EngineState.READY:
+            self._resume()
+
+    async def _watch(self) -> None:
+        """End an engine that hangs; what follows is the same as when it dies."""
+        while True:
+            await asyncio.sleep(1.0)
+            beat, process = self._heartbeat, self._process
+            if self.state is not EngineState.READY or beat is None or process is None:
+                continue
+            if beat.overdue(time.monotonic(), self._hang_s):
+                self.error = f"the engine process hung: a step took more than {self._hang_s:g} s"
+                process.kill()
+                beat.end()
+
     def _dispatch(self, message: Any) -> None:
         match message:
             case Token() | Queued() | Moved() | Started() | Progress() | Done() | Failed():
+                waiting = self._embedding.get(message.request_id)
+                if waiting is not None and isinstance(message, Failed) and not waiting.done():
+                    waiting.set_result(message)
                 stream = self._streams.get(message.request_id)
                 if stream is not None:  # else: cancelled in the meantime
                     if isinstance(message, _ENDS):
                         del self._streams[message.request_id]
+                        self._forget(message.request_id)
                     stream.push(message)
+                    if self._quarantine.active and isinstance(message, Token):
+                        self._pass(message.request_id)
+            case Embedded(request_id):
+                waiting = self._embedding.get(request_id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
             case Slots() | Queue() | Cache() | Explained() | SlotActed() | Metrics():
                 future = self._queries.get(message.query_id)
                 if future is not None and not future.done():
@@ -320,14 +542,35 @@ class EngineClient(asyncio.Protocol):
             case Loading(fraction):
                 self.load_fraction = fraction
             case Ready():
+                again = self.state is EngineState.RESTARTING
                 self.ready = message
                 self.state = EngineState.READY
                 self._settle()
+                if again:
+                    log.warning("a new engine has taken over")
+                    self._resume()
             case LoadFailed(text):
                 self.error = text
-                self.state = EngineState.FAILED
-                self._settle()
+                if self.state is not EngineState.RESTARTING:
+                    self.state = EngineState.FAILED
+                    self._settle()
 
     def _settle(self) -> None:
         if self._settled is not None:
             self._settled.set()
+
+
+def _how_it_ended(process: subprocess.Popen[bytes] | None) -> str:
+    """In words; waits a moment for what the system knows."""
+    if process is None:
+        return "could not be started"
+    try:
+        code = process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        return "has closed its connection"
+    if code >= 0:
+        return f"has ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
-from strata_plugin.runtime.config import ContextConfig, ModelConfig
+from strata_plugin.runtime.config import ContextConfig, EmbeddingConfig, ModelConfig
 from strata_plugin.scheduling.config import SchedulingConfig
 
 __all__ = [
     "ContextConfig",
     "DiskConfig",
+    "EmbeddingConfig",
     "EngineConfig",
     "ModelConfig",
     "SchedulingConfig",
@@ -44,6 +45,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk: DiskConfig = DiskConfig()
     verbosity: int = 3  # llama.cpp's log threshold as in --verbosity
     debug: bool = False  # check_integrity after each step
+    wait_disk_s: float = 0.0  # how long requests are kept waiting for the disk tier to open
+    embedding: EmbeddingConfig | None = None  # None: it generates
 
 
 def encode(config: EngineConfig) -> bytes:

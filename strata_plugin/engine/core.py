@@ -72,6 +72,7 @@ class EngineCore:
         self._block_tokens = block_tokens
         self.events: list[Frozen] = []
         self.flush: Callable[[], None] = _keep  # sends `events` before the step's book-keeping
+        self.beat: Callable[[float], None] = _unheard  # told how many ms a step should take
         self.metrics = EngineMetrics()
         self._context = context
         self._scheduler = scheduler
@@ -148,7 +149,7 @@ class EngineCore:
         submit = generation.submit
         self._scheduler.submit(
             submit.request_id,
-            n_prompt=generation.n_prompt,
+            n_prompt=generation.n_to_read,
             arrival=generation.queued_at,
             batch_class=BatchClass(lora=submit.lora),
             stop_positions=self._stops(generation),
@@ -276,6 +277,8 @@ class EngineCore:
             self._recovery.unpark_one(force=True)
             return True
         plan = self._recovery.isolate(plan)
+        if sum(p.count for p in plan.pieces) > len(plan.pieces):  # rows alone never take long
+            self.beat(self._scheduler.predict_ms(plan))
         code = self._compute(plan)
         if code != 0:
             self._recovery.after_failure(plan, code)
@@ -331,13 +334,14 @@ class EngineCore:
         except AllSequencesBusy:
             return False  # there are more sequences than rows, so one comes free
         generation.seq_id, reuse = found
-        generation.slot, generation.n_cached = -1 if slot is None else slot, reuse
+        generation.slot = -1 if slot is None else slot
+        generation.n_cached = min(reuse, generation.n_prompt)
         generation.started_at = self._clock()
         self._scheduler.admit(request_id, slot, reuse)
         self._sequences.retire_idle(self._scheduler.cost.scanning_ms)
         self._outlook.changed()
         self.metrics.queued(generation.n_prompt, generation.started_at - generation.queued_at)
-        self.events.append(Started(request_id, generation.slot, reuse))
+        self.events.append(Started(request_id, generation.slot, generation.n_cached))
         if generation.found is not None:
             restore = self._sequences.last_restore
             self._explanations.started(generation, generation.found, restore)
@@ -367,6 +371,7 @@ class EngineCore:
             is_row = isinstance(piece, RowPiece)
             row = batch.add(generation.seq_id, tokens, piece.start, output=is_row)
             self._row_of[piece.request_id] = row
+        self._context.use_lora(plan.batch_class.lora)
         return self._context.decode(batch)
 
     def _tell_progress(self, plan: StepPlan) -> None:
@@ -516,6 +521,10 @@ class EngineCore:
         self._sequences.check_integrity()
         for request_id in self._generations:
             assert request_id in self._scheduler, f"request {request_id} is not scheduled"
+
+
+def _unheard(predicted_ms: float) -> None:
+    """Nobody watches."""
 
 
 def _keep() -> None:

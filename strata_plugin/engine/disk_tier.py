@@ -157,6 +157,12 @@ class DiskTier:
                 "restore_bytes_per_s": self._speed.bytes_per_s,
             }
 
+    def wait_until_open(self, timeout_s: float) -> bool:
+        """Whether the folder can be used within `timeout_s`; waits no longer where it never can."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._model is not None or self._over, timeout_s)
+            return self._model is not None
+
     def wait_until_written(self, timeout_s: float) -> bool:
         """Whether all that was given to `write` is on disk, or dropped, within `timeout_s`."""
         with self._lock:
@@ -170,6 +176,7 @@ class DiskTier:
             self._scan()
             with self._lock:
                 self._model = model
+                self._lock.notify_all()
             self._folder.remove_orphans()
             log.info(
                 "prompts are kept in %s: %d blocks, at most %.1f GiB",

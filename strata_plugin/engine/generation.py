@@ -25,11 +25,14 @@ class Generation:
         self.sampler = sampler
         self.root = root  # under which what it computes may be reused
         prompt = np.frombuffer(submit.prompt, "<i4")
+        told = np.frombuffer(submit.resumed.tokens if submit.resumed else b"", "<i4")
         self.n_prompt = len(prompt)
-        room = self.n_prompt + max(16, min(submit.n_predict, 4096))
+        self.n_to_read = self.n_prompt + len(told)  # before the next token can be sampled
+        room = self.n_to_read + max(16, min(submit.n_predict, 4096))
         self._tokens = np.empty(room, np.int32)
         self._tokens[: self.n_prompt] = prompt
-        self.known = self.n_prompt
+        self._tokens[self.n_prompt : self.n_to_read] = told
+        self.known = self.n_to_read
         self.text = TextAssembler(
             submit.stop,
             Limits(
@@ -52,6 +55,15 @@ class Generation:
         self.last_token_at = 0.0
         self.told: Queued | None = None  # the outlook that its client knows
         self.predicted_ms = -1.0  # from arrival to the first token, as predicted on arrival
+        for number, token in enumerate(told.tolist(), 1):  # its client has this text
+            self.n_generated = number
+            self.text.push(
+                sampler.piece(token),
+                is_eog=False,
+                n_generated=number,
+                n_computed=self.n_prompt + number - 1,
+                gen_ms=0.0,
+            )
 
     @property
     def request_id(self) -> int:
@@ -61,7 +73,7 @@ class Generation:
     @property
     def reuse_limit(self) -> int:
         """Most tokens that may come from a cache: the last one always yields the logits."""
-        return self.n_prompt - 1 if self.submit.cache_prompt else 0
+        return self.n_to_read - 1 if self.submit.cache_prompt else 0
 
     @property
     def tokens(self) -> Tokens:

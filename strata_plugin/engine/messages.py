@@ -35,6 +35,13 @@ class Frozen(msgspec.Struct, frozen=True, tag=True):
 # ---- towards the engine --------------------------------------------------------------------------
 
 
+class Resumed(Frozen, frozen=True):
+    """How far another engine had come with a request."""
+
+    tokens: bytes  # sampled and told, little-endian int32
+    sampler_state: bytes  # after the last of them
+
+
 class Submit(Frozen, frozen=True, kw_only=True):
     """One choice of one prompt to generate. `prompt` is little-endian int32 token ids."""
 
@@ -62,6 +69,18 @@ class Submit(Frozen, frozen=True, kw_only=True):
     client: str = ""
     settings: bytes = b"{}"  # JSON shown by /slots
     name: str = ""  # its id for people: GET /cache/explain
+    resumed: Resumed | None = None
+
+
+class Embed(Frozen, frozen=True, kw_only=True):
+    """Texts to embed or to rank; each of `inputs` is little-endian int32 token ids."""
+
+    request_id: int
+    inputs: tuple[bytes, ...]
+    tenant: str = ""
+    priority: int = 0
+    dialect: str = ""  # shown by /queue, as is `client`
+    client: str = ""
 
 
 class Cancel(Frozen, frozen=True):
@@ -127,6 +146,7 @@ class ActOnSlot(Frozen, frozen=True):
 
 ToEngine = (
     Submit
+    | Embed
     | Cancel
     | GetSlots
     | GetQueue
@@ -160,6 +180,14 @@ class ModelInfo(Frozen, frozen=True, kw_only=True):
     memory_class: str
 
 
+class AdapterInfo(Frozen, frozen=True):
+    """A LoRA adapter that is loaded; its number is its place."""
+
+    path: str
+    task_name: str = ""
+    prompt_prefix: str = ""
+
+
 class Ready(Frozen, frozen=True, kw_only=True):
     """The engine accepts work."""
 
@@ -169,6 +197,8 @@ class Ready(Frozen, frozen=True, kw_only=True):
     n_slots: int
     n_batch: int
     n_ubatch: int
+    adapters: tuple[AdapterInfo, ...] = ()
+    pooling: str = ""  # of a server that embeds or ranks; "": it generates
 
 
 class LoadFailed(Frozen, frozen=True):
@@ -261,6 +291,15 @@ class Done(Frozen, frozen=True, kw_only=True):
     timings: Timings
 
 
+class Embedded(Frozen, frozen=True):
+    """The answer to `Embed`: for each input little-endian float32, one vector, or with pooling
+    "none" one for each token; a rank's vector has the score alone, or one score for each class.
+    """
+
+    request_id: int
+    vectors: tuple[bytes, ...]
+
+
 class Failed(Frozen, frozen=True):
     """The request failed alone. `error_type` is llama-server's (`server_error`,
     `exceed_context_size_error`, ...).
@@ -326,6 +365,7 @@ ToServer = (
     | Progress
     | Token
     | Done
+    | Embedded
     | Failed
     | Slots
     | Queue

@@ -34,6 +34,9 @@ class ContextPort(Protocol):
         error.
         """
 
+    def use_lora(self, mixture: tuple[tuple[int, float], ...]) -> None:
+        """Compute with these LoRA adapters (number, scale) from now on."""
+
     def synchronize(self) -> None:
         """Wait until what was started is computed, so that its time can be measured."""
 

@@ -1,4 +1,4 @@
-"""The engine process: `python -m strata_plugin.engine.worker FD`.
+"""The engine process: `python -m strata_plugin.engine.worker SOCKET_FD HEARTBEAT_FD`.
 
 The main thread owns the llama context and runs the step loop. A reader takes frames from the
 socket, and a builder makes samplers, so that no step waits for a large grammar. When the socket
@@ -23,9 +23,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .config import decode as decode_config
+from .core import EngineCore
+from .embedder import Embedder
+from .heartbeat import Heartbeat
 from .messages import (
     ActOnSlot,
     Cancel,
+    Embed,
     Failed,
     Frozen,
     GetCache,
@@ -46,6 +50,9 @@ from .transport import FrameParser, TransportError, frame, receive
 
 if TYPE_CHECKING:
     from .assembly import LoadedEngine
+    from .embedding_assembly import LoadedEmbedder
+
+    Engine = LoadedEngine | LoadedEmbedder
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +87,7 @@ class Reader:
     what else comes meanwhile overtakes them, and a cancelled request is not submitted at all.
     """
 
-    def __init__(self, link: Link, engine: LoadedEngine, inbox: Inbox) -> None:
+    def __init__(self, link: Link, engine: Engine, inbox: Inbox) -> None:
         self._link = link
         self._engine = engine
         self._inbox = inbox
@@ -131,14 +138,18 @@ class Reader:
 
 
 def _handle(
-    engine: LoadedEngine, message: ToEngine | None, sampler: SamplerPort | None
+    engine: Engine, message: ToEngine | None, sampler: SamplerPort | None
 ) -> bool:
     """Apply one message between steps; False to stop."""
     core = engine.core
     match message:
-        case Submit():
-            assert sampler is not None
+        case Submit() if isinstance(core, EngineCore) and sampler is not None:
             core.submit(message, sampler)
+        case Embed() if isinstance(core, Embedder):
+            core.embed(message)
+        case Submit(request_id=number) | Embed(request_id=number):
+            text = "this engine serves requests of another kind"
+            core.events.append(Failed(number, 501, "not_supported_error", text))
         case Cancel(request_id):
             core.cancel(request_id)
         case GetSlots(query_id):
@@ -158,9 +169,10 @@ def _handle(
     return True
 
 
-def _loop(link: Link, engine: LoadedEngine, inbox: Inbox) -> None:
+def _loop(link: Link, engine: Engine, inbox: Inbox, heartbeat: Heartbeat) -> None:
     """Step loop: drain messages, compute a step, send what it produced."""
     core = engine.core
+    core.beat = heartbeat.begin
 
     def flush() -> None:
         if core.events:
@@ -178,11 +190,13 @@ def _loop(link: Link, engine: LoadedEngine, inbox: Inbox) -> None:
                 message, sampler = inbox.get_nowait()
         except queue.Empty:
             pass  # nothing more has come: on with the step
+        heartbeat.begin()
         core.step()
+        heartbeat.end()
         flush()
 
 
-def run(sock: socket.socket) -> int:
+def run(sock: socket.socket, heartbeat: Heartbeat) -> int:
     """Serve one HTTP process; returns the exit code."""
     link = Link(sock)
     frames: list[bytes] = []
@@ -193,6 +207,7 @@ def run(sock: socket.socket) -> int:
         frames += got
     config = decode_config(frames[0])
     from .assembly import LoadedEngine, LoadError
+    from .embedding_assembly import LoadedEmbedder
 
     try:
         last = [0.0]
@@ -202,7 +217,11 @@ def run(sock: socket.socket) -> int:
                 last[0] = fraction
                 link.send([Loading(fraction)])
 
-        engine = LoadedEngine(config, on_progress, time.perf_counter)
+        engine: Engine
+        if config.embedding is None:
+            engine = LoadedEngine(config, on_progress, time.perf_counter)
+        else:
+            engine = LoadedEmbedder(config, on_progress, time.perf_counter)
     except LoadError as e:
         link.send([LoadFailed(str(e))])
         return 1
@@ -212,7 +231,7 @@ def run(sock: socket.socket) -> int:
     gc.collect()
     gc.freeze()  # what was loaded stays: keep the collector's pauses short
     link.send([engine.ready])
-    _loop(link, engine, inbox)
+    _loop(link, engine, inbox, heartbeat)
     engine.close()
     return 0
 
@@ -225,7 +244,7 @@ def main() -> None:
         format="%(levelname).1s engine: %(message)s",
     )
     sock = socket.socket(fileno=int(sys.argv[1]))
-    sys.exit(run(sock))
+    sys.exit(run(sock, Heartbeat(int(sys.argv[2]))))
 
 
 if __name__ == "__main__":

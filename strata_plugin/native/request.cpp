@@ -65,14 +65,63 @@ static json infill_data(const strata_frontend & f, json data) {
     return data;
 }
 
+static json render(const strata_frontend & f, json body) {
+    std::vector<raw_buffer> files; // stays empty: without a projector media are refused
+    return oaicompat_chat_params_parse(body, f.chat_params(), files);
+}
+
+// The tool that "tool_choice" insists on, "" for any; llama-server takes an object for "auto". Other forms of a choice
+// are brought into the one that it knows.
+static std::string forced_tool(json & body) {
+    const json choice = json_value(body, "tool_choice", json());
+    if (choice.is_object()) {
+        const std::string type     = json_value(choice, "type", std::string());
+        const json        function = json_value(choice, "function", choice);
+        const std::string name     = json_value(function, "name", std::string());
+        if (type == "function" && !name.empty()) {
+            body["tool_choice"] = "required";
+            return name;
+        }
+        if (type != "auto" && type != "none" && type != "required") {
+            throw invalid_request("tool_choice: expected auto, none, required or a function with a name");
+        }
+        body["tool_choice"] = type;
+    } else if (!choice.is_null() && !choice.is_string()) {
+        throw invalid_request("tool_choice: expected a string or an object");
+    }
+    return "";
+}
+
+// The prompt shows all tools; grammar and parser know only the one that is called for.
+static json render_forced(const strata_frontend & f, const json & body, const std::string & name) {
+    json one = body;
+    one["tools"] = json::array();
+    for (const auto & tool : json_value(body, "tools", json::array())) {
+        const json function = json_value(tool, "function", json::object());
+        if (json_value(function, "name", std::string()) == name) {
+            one["tools"].push_back(tool);
+        }
+    }
+    if (one["tools"].empty()) {
+        throw invalid_request("tool_choice: there is no tool named '" + name + "'");
+    }
+    json data = render(f, std::move(one));
+    data["prompt"] = render(f, body).at("prompt");
+    return data;
+}
+
 static json chat_data(const strata_frontend & f, json body) {
     strata::check_messages(body);
     strata::check_fields(body, false);
     if (body.contains("chat_parser") && !body.at("chat_parser").is_null()) {
         throw invalid_request("Field 'chat_parser': is set by the server");
     }
-    std::vector<raw_buffer> files; // stays empty: without a projector media are refused
-    return oaicompat_chat_params_parse(body, f.chat_params(), files);
+    const std::string name = forced_tool(body);
+    const json tools = json_value(body, "tools", json::array());
+    if (json_value(body, "tool_choice", std::string()) == "required" && (!tools.is_array() || tools.empty())) {
+        throw invalid_request("tool_choice: there are no tools to choose from");
+    }
+    return name.empty() ? render(f, std::move(body)) : render_forced(f, body, name);
 }
 
 // The request in llama.cpp's native form. Errors here have the type their exception gives them, as in llama-server,

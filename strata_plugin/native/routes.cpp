@@ -70,6 +70,51 @@ extern "C" char * strata_apply_template(strata_frontend * f, const char * body, 
     });
 }
 
+static json to_ids(const strata_frontend & f, const server_tokens & tokens) {
+    const llama_tokens & ids = tokens.get_tokens();
+    for (const llama_token id : ids) {
+        if (id < 0 || id >= f.n_vocab) {
+            throw invalid_request("Input contains invalid tokens");
+        }
+    }
+    return ids;
+}
+
+extern "C" char * strata_embedding_inputs(strata_frontend * f, const char * body, size_t n, char ** err) {
+    return guarded(err, (char *) nullptr, [&] {
+        const json input   = parse_body(body, n);
+        const auto options = mtmd_helper_init_opt_default();
+        auto tokenized = [&](const json & entry) {
+            if (entry.is_object() && entry.contains("content")) {
+                return tokenize_oai_content_array(f->vocab, nullptr, f->chat_params(), entry.at("content"), true, true, options);
+            }
+            return tokenize_input_subprompt(f->vocab, nullptr, entry, true, true, options);
+        };
+        json inputs = json::array();
+        if (input.is_array() && !json_is_array_and_contains_numbers(input)) {
+            for (const auto & entry : input) {
+                inputs.push_back(to_ids(*f, tokenized(entry)));
+            }
+        } else {
+            inputs.push_back(to_ids(*f, tokenized(input)));
+        }
+        return to_text(inputs.dump_safe());
+    }, ERROR_TYPE_INVALID_REQUEST);
+}
+
+extern "C" char * strata_rerank_inputs(strata_frontend * f, const char * body, size_t n, char ** err) {
+    return guarded(err, (char *) nullptr, [&] {
+        const json        data    = parse_body(body, n);
+        const std::string query   = data.at("query");
+        const auto        options = mtmd_helper_init_opt_default();
+        json inputs = json::array();
+        for (const auto & document : data.at("documents")) {
+            inputs.push_back(to_ids(*f, format_prompt_rerank(f->model, f->vocab, nullptr, query, document, options)));
+        }
+        return to_text(inputs.dump_safe());
+    }, ERROR_TYPE_INVALID_REQUEST);
+}
+
 extern "C" char * strata_schema_to_grammar(const char * body, size_t n, char ** err) {
     return guarded(err, (char *) nullptr, [&] {
         const json data = parse_body(body, n);

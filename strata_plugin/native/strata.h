@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define STRATA_API_VERSION 2
+#define STRATA_API_VERSION 3
 
 struct llama_model;
 struct llama_context;
@@ -56,6 +56,10 @@ STRATA_API char * strata_frontend_info(strata_frontend * f, char ** err);
 STRATA_API char * strata_tokenize      (strata_frontend * f, const char * body, size_t n, char ** err);
 STRATA_API char * strata_detokenize    (strata_frontend * f, const char * body, size_t n, char ** err);
 STRATA_API char * strata_apply_template(strata_frontend * f, const char * body, size_t n, char ** err);
+// what is to be embedded, as in "input" of POST /v1/embeddings -> [[token ids], ...]
+STRATA_API char * strata_embedding_inputs(strata_frontend * f, const char * body, size_t n, char ** err);
+// {"query":"...", "documents":["...", ...]} -> [[token ids], ...], one for each document
+STRATA_API char * strata_rerank_inputs(strata_frontend * f, const char * body, size_t n, char ** err);
 // {"schema":{..}} -> {"grammar":"..."}
 STRATA_API char * strata_schema_to_grammar(const char * body, size_t n, char ** err);
 // {"text", "partial":bool, + the chat parser fields of a rendered request (chat_format, chat_parser, ...)}

@@ -20,6 +20,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     no_host: bool = False
     kv_overrides: tuple[str, ...] = ()  # KEY=TYPE:VALUE
     tensor_overrides: tuple[tuple[str, str], ...] = ()  # (regex, buffer type), as CPU experts are
+    adapters: tuple[str, ...] = ()  # files of LoRA adapters
     numa: str = ""  # "" | distribute | isolate | numactl
 
 
@@ -48,3 +49,10 @@ class ContextConfig(msgspec.Struct, frozen=True, kw_only=True):
     yarn_beta_fast: float = -1.0
     yarn_beta_slow: float = -1.0
     warmup: bool = True
+
+
+class EmbeddingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server embeds texts or ranks them instead of generating; names as llama-server's."""
+
+    pooling: str = ""  # none | mean | cls | last | rank; "": the model's own
+    micro_batch_given: bool = False  # else it grows to the inputs that it has to hold

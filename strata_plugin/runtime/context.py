@@ -16,6 +16,7 @@ from .config import ContextConfig
 from .devices import ThreadPools, thread_counts
 from .errors import StateError
 from .library import llama
+from .lora import Adapter, Mixture, apply
 from .model import Model
 from .native_library import library
 from .sampler import Sampler, sample_rows
@@ -51,6 +52,32 @@ class ContextError(Exception):
     """The context can't be made; the message is one line for a person."""
 
 
+def context_params(config: ContextConfig, threads: int, batch_threads: int) -> Any:
+    """llama_context_params as far as `config` says them."""
+    params = llama.llama_context_default_params()
+    params.n_ctx = config.n_ctx
+    params.n_batch = config.n_batch
+    params.n_ubatch = min(config.n_ubatch, config.n_batch)
+    params.n_threads = threads
+    params.n_threads_batch = batch_threads
+    params.flash_attn_type = _FLASH_ATTN[config.flash_attn]
+    params.type_k = KV_TYPES[config.type_k]
+    params.type_v = KV_TYPES[config.type_v]
+    params.offload_kqv = config.offload_kqv
+    params.op_offload = config.op_offload
+    params.swa_full = config.swa_full
+    params.no_perf = True
+    params.rope_scaling_type = _ROPE_SCALING[config.rope_scaling]
+    params.rope_freq_base = config.rope_freq_base
+    params.rope_freq_scale = config.rope_freq_scale
+    params.yarn_orig_ctx = config.yarn_orig_ctx
+    params.yarn_ext_factor = config.yarn_ext_factor
+    params.yarn_attn_factor = config.yarn_attn_factor
+    params.yarn_beta_fast = config.yarn_beta_fast
+    params.yarn_beta_slow = config.yarn_beta_slow
+    return params
+
+
 class Batch:
     """Token rows of several sequences, filled with numpy, read by llama_decode in place.
 
@@ -83,6 +110,12 @@ class Batch:
     def clear(self) -> None:
         """Forget all rows."""
         self.n_tokens = 0
+
+    def add_all(self, seq_id: int, tokens: Tokens, start: int) -> int:
+        """As `add`, with an output for each of the tokens."""
+        last = self.add(seq_id, tokens, start, output=True)
+        self._outputs[last + 1 - len(tokens) : last + 1] = 1
+        return last
 
     def add(self, seq_id: int, tokens: Tokens, start: int, *, output: bool) -> int:
         """Append `tokens` at positions start, start+1, ...; returns the index of the last row.
@@ -119,30 +152,11 @@ class Context:
         if not 1 <= n_seq_max <= MAX_SEQUENCES:
             raise ContextError(f"number of sequences must be 1..{MAX_SEQUENCES}, got {n_seq_max}")
         threads, batch_threads = thread_counts(config)
-        params = llama.llama_context_default_params()
-        params.n_ctx = config.n_ctx
-        params.n_batch = config.n_batch
-        params.n_ubatch = min(config.n_ubatch, config.n_batch)
+        params = context_params(config, threads, batch_threads)
         params.n_seq_max = n_seq_max
         params.n_outputs_max = n_seq_max  # llama.cpp reserves one output per sequence
-        params.n_threads = threads
-        params.n_threads_batch = batch_threads
-        params.flash_attn_type = _FLASH_ATTN[config.flash_attn]
-        params.type_k = KV_TYPES[config.type_k]
-        params.type_v = KV_TYPES[config.type_v]
-        params.offload_kqv = config.offload_kqv
-        params.op_offload = config.op_offload
-        params.swa_full = config.swa_full
         params.kv_unified = kv_unified
-        params.no_perf = True
-        params.rope_scaling_type = _ROPE_SCALING[config.rope_scaling]
-        params.rope_freq_base = config.rope_freq_base
-        params.rope_freq_scale = config.rope_freq_scale
-        params.yarn_orig_ctx = config.yarn_orig_ctx
-        params.yarn_ext_factor = config.yarn_ext_factor
-        params.yarn_attn_factor = config.yarn_attn_factor
-        params.yarn_beta_fast = config.yarn_beta_fast
-        params.yarn_beta_slow = config.yarn_beta_slow
+        self._adjust(params)
         self.handle: Any = llama.llama_init_from_model(model.handle, params)
         if not self.handle:
             raise ContextError(
@@ -158,8 +172,13 @@ class Context:
         self.n_seq_max = n_seq_max
         self.kv_unified = kv_unified
         self.threads = threads
+        self.adapters: Sequence[Adapter] = ()
+        self._mixture: Mixture = ()
         self._memory: Any = llama.llama_get_memory(self.handle)
         self._pools: ThreadPools | None = ThreadPools(self.handle, threads, batch_threads)
+
+    def _adjust(self, params: Any) -> None:
+        """What another kind of context wants otherwise."""
 
     def close(self) -> None:
         """Free the context."""
@@ -180,6 +199,12 @@ class Context:
         """Run a batch; returns llama_decode's result. Blocks, with the GIL released."""
         batch.raw.n_tokens = batch.n_tokens
         return int(llama.llama_decode(self.handle, batch.raw))
+
+    def use_lora(self, mixture: Mixture) -> None:
+        """Compute with these of `adapters` from now on."""
+        if mixture != self._mixture:
+            apply(self.handle, self.adapters, mixture)
+            self._mixture = mixture
 
     def synchronize(self) -> None:
         """Wait until all that was started has been computed."""

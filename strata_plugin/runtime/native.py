@@ -104,6 +104,14 @@ class Frontend:
         """Reply body of POST /apply-template."""
         return self._route(self._lib.strata_apply_template, body)
 
+    def embedding_inputs(self, body: bytes) -> bytes:
+        """JSON lists of token ids for what is to be embedded, see strata_embedding_inputs."""
+        return self._route(self._lib.strata_embedding_inputs, body)
+
+    def rerank_inputs(self, body: bytes) -> bytes:
+        """JSON lists of token ids, one for each document, see strata_rerank_inputs."""
+        return self._route(self._lib.strata_rerank_inputs, body)
+
     def chat_parse(self, body: bytes) -> bytes:
         """The message in a model's text, see strata_chat_parse; `body` is not a client's."""
         return self._route(self._lib.strata_chat_parse, body)

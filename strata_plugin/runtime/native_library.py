@@ -26,7 +26,7 @@ import orjson
 
 from .library import declare, lib_dir
 
-API_VERSION = 2
+API_VERSION = 3
 
 
 class NativeUnavailable(RuntimeError):
@@ -114,6 +114,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strata_frontend_free": (None, (c_void_p,)),
     "strata_frontend_info": (c_void_p, (c_void_p, _ERR)),
     "strata_tokenize": (c_void_p, (c_void_p, *_BODY, _ERR)),
+    "strata_embedding_inputs": (c_void_p, (c_void_p, *_BODY, _ERR)),
+    "strata_rerank_inputs": (c_void_p, (c_void_p, *_BODY, _ERR)),
     "strata_detokenize": (c_void_p, (c_void_p, *_BODY, _ERR)),
     "strata_apply_template": (c_void_p, (c_void_p, *_BODY, _ERR)),
     "strata_chat_parse": (c_void_p, (c_void_p, *_BODY, _ERR)),

@@ -351,6 +351,10 @@ class Scheduler:
         pairs = sum(p.count * (p.start + p.count * times / 2) for p in pieces)
         return StepShape(rows, tokens - rows, self.cells() + tokens * (times + 1) // 2, pairs)
 
+    def predict_ms(self, plan: StepPlan) -> float:
+        """How long a step should take."""
+        return self.cost.predict(self.plan_shape(plan))
+
     def copy(self) -> Scheduler:
         """An independent copy that learns nothing: for looking ahead."""
         other = copy.copy(self)

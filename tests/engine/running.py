@@ -31,6 +31,7 @@ def load(
     disk: object = "",
     checkpoint_every: int = 4096,
     checkpoint_root: int = 2048,
+    adapters: Sequence[object] = (),
     **context: object,
 ):
     """A `LoadedEngine` on `path`; keyword arguments are `ContextConfig` fields."""
@@ -38,7 +39,7 @@ def load(
     context.setdefault("threads", 1)  # several engines share few cores: spinning threads starve
     context.setdefault("flash_attn", "on")  # auto is measured, and rounds as it comes out
     config = EngineConfig(
-        model=ModelConfig(path=str(path)),
+        model=ModelConfig(path=str(path), adapters=tuple(map(str, adapters))),
         context=ContextConfig(**context),  # type: ignore[arg-type]
         park_bytes=park_bytes,
         block_tokens=block_tokens,

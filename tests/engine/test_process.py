@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 
 import numpy as np
@@ -121,22 +119,6 @@ def test_a_missing_and_a_damaged_model_are_told_in_one_line(tmp_path):
     for path in (tmp_path / "missing.gguf", damaged, foreign, tmp_path):
         message = run(path, scenario)
         assert str(path) in message and "\n" not in message
-
-
-def test_when_the_engine_dies_everybody_is_told():
-    async def scenario(client):
-        await client.wait_ready()
-        stream = client.submit(request(client, [7], 900))
-        await stream.next(10)
-        os.kill(client.pid, signal.SIGKILL)
-        failed = (await drain(stream))[-1]
-        assert isinstance(failed, Failed) and failed.code == 503
-        with pytest.raises(EngineGone):
-            client.submit(request(client, [7]))
-        with pytest.raises(EngineGone):
-            await client.slots()
-
-    run(tiny_model("dense"), scenario)
 
 
 def test_the_engine_ends_when_nobody_is_left_to_serve():

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from strata_plugin.cache_folder import cache_folder
 
-from . import attention, blockwise, latent, recurrent
+from . import attention, blockwise, encoder, latent, recurrent
 from .writer import ModelFile
 
-__all__ = ["TINY_MODELS", "TinyModel", "tiny_model", "write_model"]
+__all__ = ["SPECIAL", "TINY_MODELS", "TinyModel", "tiny_model", "write_model"]
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,16 @@ TINY_MODELS: dict[str, TinyModel] = {
 }
 
 
+SPECIAL: dict[str, TinyModel] = {  # not for tests of what all models do
+    "encoder": TinyModel("bert", "", encoder.encoder),
+    "ranker": TinyModel("bert", "", encoder.ranker),
+    "infill": TinyModel("llama", "llama_kv_cache", attention.infill),
+}
+
+
 def write_model(name: str, path: Path) -> None:
     """Writes the tiny model `name` to `path`; KeyError for an unknown name."""
-    model = TINY_MODELS[name]
+    model = (TINY_MODELS | SPECIAL)[name]
     file = ModelFile(name, model.arch)
     model.build(file)
     file.write(path)

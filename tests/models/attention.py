@@ -65,6 +65,12 @@ def dense(f: ModelFile) -> None:
         feed_forward(f, il)
 
 
+def infill(f: ModelFile) -> None:
+    """The same with tokens that mark what lies before and after a gap."""
+    f.fill_in_tokens()
+    dense(f)
+
+
 def moe(f: ModelFile) -> None:
     """qwen3moe: 8 experts per layer, 2 used for a token."""
     transformer_keys(f)

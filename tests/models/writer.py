@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from .vocab import N_VOCAB, add_tokenizer, never_greedy
+from .vocab import CONTROL_TOKENS, N_VOCAB, add_tokenizer, never_greedy
 
 Key = bool | int | float | str | Sequence[int] | Sequence[bool] | Sequence[float]
 
@@ -85,6 +85,7 @@ class ModelFile:
         norm_name: str | None = "output_norm",
         embedding_std: float = 1.0,
         logit_std: float = 3.0,
+        with_output: bool = True,
     ) -> None:
         """Adds the token embedding, the last norm, and the output matrix.
 
@@ -94,11 +95,23 @@ class ModelFile:
         self.weight("token_embd.weight", n_embd, N_VOCAB, gain=embedding_std * n_embd**0.5)
         if norm_name:
             self.norm(f"{norm_name}.weight", n_embd)
+        if not with_output:
+            return
         seed = zlib.crc32(f"{self._name}/output".encode())
         rows = np.random.RandomState(seed).random_sample((N_VOCAB, n_embd)).astype(np.float32)
         rows = (2.0 * rows - 1.0) * np.float32(logit_std * (3.0 / n_embd) ** 0.5)
         rows[never_greedy()] = 0.0
         self._add("output.weight", rows)
+
+    def fill_in_tokens(self) -> None:
+        """Uses three bytes that no text has as marks of a gap: before, after, here."""
+        first = len(CONTROL_TOKENS)
+        for place, name in enumerate(("pre", "suf", "mid")):
+            self._writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", first + 0xFD + place)
+
+    def token_types(self, n: int) -> None:
+        """How many kinds of tokens an encoder tells apart."""
+        self._writer.add_token_type_count(n)
 
     def write(self, path: Path) -> None:
         """Writes the file; `path` is replaced."""

@@ -37,12 +37,21 @@ def next_token(tokens: Sequence[int]) -> int:
     return 1 + zlib.crc32(np.asarray(tokens, np.int32).tobytes()) % (N_VOCAB - 1)
 
 
-def expected_tokens(prompt: Sequence[int], n: int) -> list[int]:
+def lora_offset(mixture: tuple[tuple[int, float], ...]) -> int:
+    """What LoRA adapters change: states computed with others are no good."""
+    return zlib.crc32(repr(mixture).encode()) % 1000 * 1000 if mixture else 0
+
+
+def expected_tokens(
+    prompt: Sequence[int], n: int, mixture: tuple[tuple[int, float], ...] = ()
+) -> list[int]:
     """The greedy continuation."""
-    tokens = list(prompt)
+    offset = lora_offset(mixture)
+    states, tokens = [token + offset for token in prompt], []
     for _ in range(n):
-        tokens.append(next_token(tokens))
-    return tokens[len(prompt) :]
+        tokens.append(next_token(states))
+        states.append(tokens[-1] + offset)
+    return tokens
 
 
 def word(token: int) -> str:
@@ -94,6 +103,7 @@ class FakeContext:
         self.codes: deque[int] = deque()
         self.poison: Callable[[FakeBatch], int] = lambda batch: 0
         self.n_computed = 0
+        self.mixture: tuple[tuple[int, float], ...] = ()
         self.batches: list[list[tuple[int, int, int, bool]]] = []
         self._next_cell = 0
         self._answers: dict[int, int] = {}
@@ -120,13 +130,16 @@ class FakeContext:
             assert seq not in self.unfinished, f"the end of sequence {seq} was not restored"
             held = self.tokens.setdefault(seq, [])
             assert position == len(held), f"sequence {seq}: position {position}, held {len(held)}"
-            held.append(token)
+            held.append(token + lora_offset(self.mixture))
             self.cells[seq] = (*self.cells.get(seq, ()), self._next_cell)
             self._next_cell += 1
             self.n_computed += 1
             if output:
                 self._answers[i] = next_token(held)
         return code
+
+    def use_lora(self, mixture: tuple[tuple[int, float], ...]) -> None:
+        self.mixture = mixture
 
     def synchronize(self) -> None:
         pass

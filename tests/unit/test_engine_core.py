@@ -297,6 +297,23 @@ def test_generation_ends_truncated_when_the_context_is_full():
     assert done.n_tokens_cached + 1 == 40
 
 
+def test_each_request_is_computed_with_its_own_adapters_and_finds_only_what_they_computed():
+    engine = FakeEngine()
+    mixtures = ((), ((0, 1.0),), ((0, 0.5), (1, 2.0)), ((0, 1.0),))
+    for i, mixture in enumerate(mixtures):
+        engine.submit(i, A, n=6, lora=mixture)
+    engine.run()
+    for i, mixture in enumerate(mixtures):
+        assert engine.tokens(i) == expected_tokens(A, 6, mixture)
+    engine.submit(9, A, n=6, lora=((1, 2.0),))
+    engine.submit(10, A, n=6, lora=((0, 1.0),))
+    engine.run()
+    assert engine.tokens(9) == expected_tokens(A, 6, ((1, 2.0),))
+    assert engine.tokens(10) == expected_tokens(A, 6, ((0, 1.0),))
+    assert engine.end(9).timings.cache_n == 0
+    assert engine.end(10).timings.cache_n == len(A) - 1
+
+
 def test_slots_show_who_holds_them():
     engine = FakeEngine(n_rows=2)
     engine.submit(1, A, n=10, settings=b'{"seed":7}')
