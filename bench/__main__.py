@@ -11,7 +11,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench import agents, bandwidth, budgets, frontier, machine, overhead, replay, report, sides
+from bench import (
+    agents,
+    bandwidth,
+    budgets,
+    frontier,
+    machine,
+    overhead,
+    parsing,
+    replay,
+    report,
+    sides,
+)
 from bench.runner import Runner
 from bench.scenarios import GROUPS, SCENARIOS
 from bench.sides import SetupError
@@ -23,6 +34,7 @@ COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "budgets": budgets.main,
     "frontier": frontier.main,
     "overhead": overhead.main,
+    "parsing": parsing.main,
     "replay": replay.main,
     "trace": agents.main,
 }

@@ -1,4 +1,4 @@
-"""Where llama-server was measured to read again what it had read, W5 to W7, W12 to W15 and W18.
+"""Where llama-server was measured to read again what it had read, W5 to W7, W12 to W16 and W18.
 
 Prompts are token ids, so that they fit any model: `--model` with a hybrid or sliding-window one
 shows W12 to W14. The figure of each is how many tokens were read though they had been read before.
@@ -153,6 +153,20 @@ def alternating(n: int, turns: int) -> Run:
     return run
 
 
+def filled_in(n: int) -> Run:
+    """W16: a gap in an editor is filled in between two turns of a chat, on one row."""
+
+    def run(server: Server, seed: int) -> Measurement:
+        talk = Talk(server)
+        main, _ = talk.ask(ids(f"main {seed}", n))
+        gap = {"input_prefix": "def f(x):\n", "input_suffix": "\n    return y\n", "n_predict": 8}
+        _post(server, "/infill", gap)
+        _, read = talk.ask([*main, *ids(f"more {seed}", 20)])
+        return {"reread_tokens": max(0, read - 21), "ttft_s": talk.ttft_s[-1]}
+
+    return run
+
+
 def common(count: int, shared: int, own: int) -> Run:
     """W18: conversations that begin alike, with RAM for three of them if each is kept whole."""
 
@@ -237,6 +251,8 @@ SCENARIOS = (
     _one("cut-off", "W13: cut off, another request, again with a change", cut_off(2000, 0.6)),
     _one("edit", "W14: a change within a long message", edit(3000, 0.8), "-c", "8192"),
     _one("alternating", "W15: two conversations in turn", alternating(1500, 4)),
+    _one("filled-in", "W16: /infill between two turns (a model with tokens for it)",
+         filled_in(1200), "-np", "1"),
     _one("common", "W18: conversations that begin alike, RAM for three", common(8, 1000, 300),
          "--cache-ram", "100"),
 )  # fmt: skip

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
-from bench import client, prefixes, scheduling, storage, weaknesses
+from bench import client, dialects, prefixes, scheduling, storage, weaknesses
 from bench.scenario import Measurement, Metric, Scenario, ScenarioError, untargeted
 from bench.servers import Server
 from bench.stats import median, quantile
@@ -228,5 +228,6 @@ GROUPS: Mapping[str, tuple[Scenario, ...]] = {
     "weaknesses": weaknesses.SCENARIOS,
     "storage": storage.SCENARIOS,
     "prefixes": prefixes.SCENARIOS,
+    "http": dialects.SCENARIOS,
 }
 SCENARIOS: tuple[Scenario, ...] = tuple(one for group in GROUPS.values() for one in group)

@@ -149,6 +149,11 @@ class Server:
             total += times.user + times.system + times.children_user + times.children_system
         return total
 
+    def first_process_cpu_s(self) -> float:
+        """CPU seconds of the process that was started, without its children."""
+        times = self._tree()[0].cpu_times()
+        return float(times.user + times.system)
+
     def version(self) -> str:
         """What `--version` prints, in one line."""
         try:

@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.routing import Match
+from starlette.types import ASGIApp, Scope
 
 from strata_plugin.engine.client import EngineGone
 
-from .api import absent, admin, native, openai, slots
-from .errors import NOT_FOUND, ApiError
+from .api import (
+    absent,
+    admin,
+    anthropic,
+    embeddings,
+    lora,
+    native,
+    openai,
+    responses,
+    slots,
+    streams,
+)
+from .errors import NOT_FOUND, ApiError, form_of
 from .failure import error_response
 from .gate import Gate
 from .service import Service
-from .ui import page
+from .ui.pages import Pages
+
+MODULES = (
+    admin,
+    native,
+    openai,
+    responses,
+    anthropic,
+    embeddings,
+    lora,
+    slots,
+    streams,
+    absent,
+)
 
 
-def create_app(service: Service) -> ASGIApp:
+def create_app(service: Service, built_page: Path | None = None) -> ASGIApp:
     """The whole ASGI application for `service`; usable at once, serving 503 until
-    `service.is_ready`.
+    `service.is_ready`. `built_page` is the folder of llama-server's own page, where there is one.
     """
-    return Gate(create_api(service), service)
+    api = create_api(service)
+
+    def is_route(scope: Scope) -> bool:
+        return any(route.matches(scope)[0] is Match.FULL for route in api.routes)
+
+    return Gate(api, service, Pages(service.settings, built_page, is_route))
 
 
 def create_api(service: Service) -> FastAPI:
@@ -37,10 +69,8 @@ def create_api(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     router = APIRouter(prefix=prefix)
-    for module in (admin, native, openai, slots, absent):
+    for module in MODULES:
         module.add_routes(router, service)
-    if service.settings.ui:
-        page.add_routes(router)
     app.include_router(router)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -50,28 +80,32 @@ def create_api(service: Service) -> FastAPI:
     return app
 
 
-async def _api_error(_: Request, error: Exception) -> Response:
+async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error_response(error)
+    return _told(request, error)
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code in (404, 405):  # llama-server looks routes up by method and path together
-        return error_response(NOT_FOUND)
+        return _told(request, NOT_FOUND)
     other = ApiError(str(error.detail))
     other.code = error.status_code
-    return error_response(other)
+    return _told(request, other)
 
 
-async def _engine_gone(_: Request, error: Exception) -> Response:
-    return error_response(ApiError(str(error), "unavailable_error"))
+async def _engine_gone(request: Request, error: Exception) -> Response:
+    return _told(request, ApiError(str(error), "unavailable_error"))
 
 
 async def _gone(_: Request, __: Exception) -> Response:
     return Response(status_code=499)  # nobody reads it
 
 
-async def _bug(_: Request, __: Exception) -> Response:
+async def _bug(request: Request, _: Exception) -> Response:
     # uvicorn logs the traceback: Starlette raises the exception again after this
-    return error_response(ApiError("Internal server error", "server_error"))
+    return _told(request, ApiError("Internal server error", "server_error"))
+
+
+def _told(request: Request, error: ApiError) -> Response:
+    return error_response(error, form_of(request.url.path))

@@ -1,4 +1,4 @@
-"""What is printed when requests are served: the address and two ways to try it."""
+"""What is printed when requests are served: the address and ways to try it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ def ready_text(url: str, settings: ServerSettings, ready: Ready) -> str:
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
     body = '{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}'
     openai_key = "YOUR_KEY" if settings.api_keys else "none"
+    pages = f"{url}{settings.api_prefix}"
+    browser = f"  Browser: {pages}/ to chat, {pages}/strata for the queue and the cache\n"
     return (
         f"{head}\n"
+        f"{browser if settings.ui else ''}"
         f"  curl -N {base}/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'\n"
         f'  Python: client = openai.OpenAI(base_url="{base}", api_key="{openai_key}")'
     )

@@ -129,7 +129,10 @@ class Choice:
                 run = []
             if isinstance(event, Started):
                 self.n_cached = event.n_cached
-                out.append(self.reply.chunk(sse=True, kind=BEGIN, n_prompt=self.n_prompt))
+                begin = self.reply.chunk(
+                    sse=True, kind=BEGIN, n_prompt=self.n_prompt, n_cached=self.n_cached
+                )
+                out.append(begin)
             elif isinstance(event, Progress):
                 out.append(self._progress(event))
             elif isinstance(event, Done):

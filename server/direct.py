@@ -52,7 +52,7 @@ async def direct(
             stream.sink = None
             _settle(waiter, error)
             return
-        if paused or pacer.expensive:
+        if paused or pacer.company > 1:
             stream.sink = None
             _settle(waiter)
 

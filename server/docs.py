@@ -13,6 +13,7 @@ from strata_plugin.engine.messages import Queued
 from strata_plugin.runtime.config import ModelConfig
 from strata_plugin.scheduling.sizes import SIZES
 
+from . import replay
 from .api.absent import DISABLED, ROUTES
 from .app import create_api
 from .cache_view import EXPLANATION, OWN, TIERS
@@ -104,8 +105,13 @@ def api_page() -> str:
         "| method | path | |",
         "|---|---|---|",
         *(f"| {method} | `{path}` | {summary} |" for method, path, summary in routes()),
-        "| GET | `/`, `/index.html` | A page to chat with the model (`--no-ui` removes it) |",
+        "| GET | `/`, `/index.html` | A page to chat with the model; llama-server's own where "
+        "`make ui` has built it; the files of `--path` where that is given |",
+        "| GET | `/strata` | A page that shows the queue, gaps between tokens, the cache, and why "
+        "prompts missed it |",
         "",
+        "The pages are open without a key and hold no data; they ask for the key. `--no-ui` "
+        "removes them.\n",
         *_waiting(),
         *_errors(),
         "## Not available yet\n",
@@ -116,7 +122,8 @@ def api_page() -> str:
         + ", ".join(f"`{path}`" for path in DISABLED)
         + ".\n",
         "## Metrics\n",
-        "`GET /metrics` (with `--metrics`), in Prometheus' text format. Histograms about requests "
+        "`GET /metrics` (with `--metrics`), in Prometheus' text format; `?peek=1` leaves the "
+        "averages since the last scrape to who scrapes. Histograms about requests "
         f"have a label `size`, from the length of the prompt: {_sizes()}; those about the "
         "prefix cache a label `tier`: resident, ram or disk. Further values of the engine appear "
         "as `strata:` gauges.\n",
@@ -172,6 +179,13 @@ def _waiting() -> list[str]:
         *_table("cause", {cause.name.lower(): cause.value for cause in Cause}),
         "`timings` of replies have three more fields:\n",
         *_table("field", TIMINGS),
+        "## Coming back\n",
+        *_table("header", replay.HEADERS),
+        "`GET /v1/stream?conv_id=ID&from=N` gives the bytes of the stream from the N-th on and "
+        "follows it to its end; 404: there is none, 400: that part is no longer kept. "
+        f"{replay.MOST_BYTES >> 20} MiB of a stream are kept, and for {replay.KEPT_S:.0f} s after "
+        "its end. `DELETE /v1/stream?conv_id=ID` stops and forgets it. `POST /v1/streams/lookup` "
+        "with `conversation_ids` tells which have one. Each API key has its own.\n",
     ]
 
 
@@ -183,6 +197,10 @@ def _errors() -> list[str]:
         "|---|---|",
         *(f"| `{name}` | {code} |" for name, code in CODES.items()),
         "",
+        "On the routes of OpenAI's dialects `code` of a prompt that is too long is "
+        "`context_length_exceeded`; a failed stream of POST /v1/responses ends with the events "
+        "`response.failed` and `error`. On those of Anthropic's the error is "
+        '`{"type": "error", "error": ...}`, with the types of that API.\n',
         "429 is answered only with `--max-queue`, and has `Retry-After`.\n",
     ]
 

@@ -8,14 +8,14 @@ from starlette.responses import Response
 
 from strata_plugin.engine.messages import Failed
 
-from .errors import CODES, JSON_TYPE, ApiError
+from .errors import CODES, JSON_TYPE, ApiError, ErrorForm
 
 QUEUE_FULL = "rate_limit_error"
 
 
-def error_response(error: ApiError) -> Response:
+def error_response(error: ApiError, form: ErrorForm = ErrorForm.LLAMA) -> Response:
     """`error` as a plain HTTP reply."""
-    return Response(error.body(), error.code, error.headers(), media_type=JSON_TYPE)
+    return Response(error.body(form), error.code, error.headers(), media_type=JSON_TYPE)
 
 
 def failed(event: Failed) -> ApiError:

@@ -14,6 +14,8 @@ from .flags_absent import ABSENT, REMOVED
 from .flags_cache import CACHE
 from .flags_chat import CHAT
 from .flags_context import CONTEXT
+from .flags_embedding import EMBEDDING
+from .flags_lora import LORA
 from .flags_model import MODEL
 from .flags_sampling import SAMPLING
 from .flags_scheduling import SCHEDULING
@@ -26,6 +28,8 @@ GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
     ("Prefix cache", CACHE),
     ("Sampling defaults", SAMPLING),
     ("Chat", CHAT),
+    ("LoRA adapters", LORA),
+    ("Embeddings and ranks", EMBEDDING),
     ("Server", SERVER),
     ("Log and information", LOGGING),
 )

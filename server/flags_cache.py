@@ -55,4 +55,13 @@ CACHE: tuple[Flag, ...] = (
         env="STRATA_CACHE_SHARED",
         status=OURS,
     ),
+    switch(
+        "--normalise",
+        "make constant what clients change in each prompt without meaning anything by it, so that "
+        "its prefix is found again: the stamp in Claude Code's x-anthropic-billing-header",
+        off="--no-normalise",
+        env="STRATA_NORMALISE",
+        default=True,
+        status=OURS,
+    ),
 )

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from .flag import Flag, Status, file_path, flag, integer, quoted_names, switch, text, tristate
+from .flag import (
+    Flag,
+    Status,
+    file_path,
+    file_text,
+    flag,
+    integer,
+    json_object,
+    number,
+    quoted_names,
+    switch,
+    tristate,
+)
 
 MOOT = Status.MOOT
 
@@ -27,10 +40,23 @@ def existing_folder(value: str) -> str:
 
 def key_file(value: str) -> tuple[str, ...]:
     """Keys of a file, one a line; lines that start with # are comments."""
-    from .flag import file_text
-
     lines = file_text(value).splitlines()
     return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def readable_file(value: str) -> str:
+    """Absolute path of a file that can be read."""
+    path = os.path.abspath(os.path.expanduser(value))
+    try:
+        with open(path, "rb"):
+            return path
+    except OSError as error:
+        raise ValueError(f"cannot read '{value}': {error.strerror}") from None
+
+
+def json_file(value: str) -> dict[str, Any]:
+    """A file that holds a JSON object."""
+    return json_object(file_text(value))
 
 
 def prefix(value: str) -> str:
@@ -87,12 +113,49 @@ SERVER: tuple[Flag, ...] = (
         default=(),
     ),
     flag(
+        "--ssl-key-file",
+        "PEM file with the private key of HTTPS; goes with --ssl-cert-file",
+        readable_file,
+        metavar="FNAME",
+        env="LLAMA_ARG_SSL_KEY_FILE",
+        default="",
+    ),
+    flag(
+        "--ssl-cert-file",
+        "PEM file with the certificate, and those that lead to its root; all addresses then "
+        "speak HTTPS",
+        readable_file,
+        metavar="FNAME",
+        env="LLAMA_ARG_SSL_CERT_FILE",
+        default="",
+    ),
+    flag(
         "-to --timeout",
         "seconds that a client may be silent while it sends its request",
         integer(1, 1 << 30),
         metavar="N",
         env="LLAMA_ARG_TIMEOUT",
         default=3600,
+    ),
+    flag(
+        "--drain-s",
+        "seconds that requests in flight may take to end when the server is stopped; what was read "
+        "for the others is kept (a second signal stops it at once)",
+        number(0),
+        metavar="N",
+        env="STRATA_DRAIN_S",
+        default=5.0,
+        status=Status.OURS,
+    ),
+    flag(
+        "--engine-hang-s",
+        "seconds after which an engine that is still at the same step is replaced by a new one "
+        "(twenty times what the step was predicted to take, where that is longer)",
+        number(1),
+        metavar="N",
+        env="STRATA_ENGINE_HANG_S",
+        default=120.0,
+        status=Status.OURS,
     ),
     flag(
         "--sse-ping-interval",
@@ -104,10 +167,11 @@ SERVER: tuple[Flag, ...] = (
     ),
     flag(
         "--cors-origins",
-        "origins whose pages may use the API, comma-separated; localhost: those of this machine",
+        "origins whose pages may use the API, comma-separated; localhost: those of this machine; "
+        "*: all",
         metavar="ORIGINS",
         env="LLAMA_ARG_CORS_ORIGINS",
-        default="*",
+        default="localhost",
     ),
     flag(
         "--cors-methods",
@@ -152,10 +216,34 @@ SERVER: tuple[Flag, ...] = (
     switch("--props", "accept POST /props", env="LLAMA_ARG_ENDPOINT_PROPS"),
     switch(
         "--ui --webui",
-        "serve the page at /",
+        "serve the pages at / and /strata",
         "--no-ui --no-webui",
         env="LLAMA_ARG_UI",
         default=True,
+    ),
+    flag(
+        "--path",
+        "folder of static files that are served at / instead of the chat page, open to all",
+        existing_folder,
+        metavar="PATH",
+        env="LLAMA_ARG_STATIC_PATH",
+        default="",
+    ),
+    flag(
+        "--ui-config --webui-config",
+        "JSON object with defaults for llama-server's page, told in GET /props",
+        json_object,
+        metavar="JSON",
+        env="LLAMA_ARG_UI_CONFIG",
+        default={},
+    ),
+    flag(
+        "--ui-config-file --webui-config-file",
+        "the same from a file",
+        json_file,
+        metavar="PATH",
+        env="LLAMA_ARG_UI_CONFIG_FILE",
+        default={},
     ),
     flag(
         "--threads-http",
@@ -166,14 +254,6 @@ SERVER: tuple[Flag, ...] = (
         default=-1,
         status=MOOT,
         note="one event loop serves all connections",
-    ),
-    flag(
-        "-hft --hf-token",
-        "not needed: models come from the local cache",
-        text,
-        metavar="TOKEN",
-        status=MOOT,
-        note="models come from the local cache, nothing is downloaded",
     ),
 )
 

@@ -1,8 +1,8 @@
 """What every request passes before it reaches a route: CORS, readiness, API key; and headers that
 every reply carries.
 
-The order is llama-server's: OPTIONS is answered before anything is checked, "Loading model" comes
-before the key.
+The order is llama-server's: OPTIONS is answered before anything is checked, pages are open to all,
+"Loading model" comes before the key.
 """
 
 from __future__ import annotations
@@ -12,26 +12,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .auth import KeyRing
 from .caller import CALLER, Caller, client_name, request_id
 from .cors import Cors
-from .errors import INVALID_KEY, JSON_TYPE, LOADING, ApiError
+from .errors import INVALID_KEY, JSON_TYPE, ApiError, form_of
 from .service import Service
+from .ui.pages import Pages
 
 HEALTH = {"/health", "/v1/health"}
-UI = {"/", "/index.html"}
 BODY_SEND = "strata.send"  # key in the scope: the server's own `send`, for pieces of a body
 
 
 class Gate:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, service: Service):
+    def __init__(self, app: ASGIApp, service: Service, pages: Pages):
         settings = service.settings
-        prefix = settings.api_prefix
         self._app = app
+        self._pages = pages
         self._service = service
         self._cors = Cors(settings)
         self._keys = KeyRing(settings.api_keys)
-        self._ui = {prefix + path for path in UI} if settings.ui else set()
-        self._open = self._ui | {prefix + path for path in HEALTH}
+        self._open = {settings.api_prefix + path for path in HEALTH}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
@@ -52,10 +51,12 @@ class Gate:
         path = scope["path"]
         if options:
             await _reply(send_with_headers, 200, b"text/html", b"")
-        elif not self._service.is_ready and path not in self._ui:
-            await _refuse(send_with_headers, LOADING)
+        elif page := self._pages.find(scope):
+            await page(scope, receive, send_with_headers)
+        elif not self._service.is_ready:
+            await _refuse(send_with_headers, self._service.unavailable, path)
         elif (tenant := self._tenant(scope)) is None:
-            await _refuse(send_with_headers, INVALID_KEY)
+            await _refuse(send_with_headers, INVALID_KEY, path)
         else:
             salt = "" if self._service.settings.cache_shared else self._keys.salt(tenant)
             caller = Caller(name, tenant, client_name(scope), salt)
@@ -69,8 +70,8 @@ class Gate:
         return "" if scope["path"] in self._open else self._keys.name(scope["headers"])
 
 
-async def _refuse(send: Send, error: ApiError) -> None:
-    await _reply(send, error.code, JSON_TYPE.encode(), error.body())
+async def _refuse(send: Send, error: ApiError, path: str) -> None:
+    await _reply(send, error.code, JSON_TYPE.encode(), error.body(form_of(path)))
 
 
 async def _reply(send: Send, status: int, content_type: bytes, body: bytes) -> None:

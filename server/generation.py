@@ -15,6 +15,7 @@ from strata_plugin.engine.client import EngineGone
 
 from .caller import Caller
 from .choice import Choice, Wanted
+from .dialects.dialect import Dialect
 from .errors import ApiError, context_exceeded, prompt_limit_exceeded
 from .outlook import queue_headers
 from .own_fields import OwnFields, mentions_own_fields, read_own_fields
@@ -29,9 +30,16 @@ if TYPE_CHECKING:
 class Generation:
     """One API request in flight: its choices and their streams, in the order of their indices."""
 
-    def __init__(self, service: Service, origin: Origin, prepared: PreparedPort, wanted: Wanted):
+    def __init__(
+        self,
+        service: Service,
+        dialect: Dialect,
+        origin: Origin,
+        prepared: PreparedPort,
+        wanted: Wanted,
+    ):
+        self.dialect = dialect
         self.origin = origin
-        self.kind = origin.kind
         self.prepared = prepared
         self.wanted = wanted
         self.choices: list[Choice] = []
@@ -89,12 +97,29 @@ class Generation:
         )
 
 
-async def open_generation(service: Service, kind: Kind, body: bytes, caller: Caller) -> Generation:
+async def prepare(service: Service, dialect: Dialect, body: bytes) -> tuple[PreparedPort, Any]:
+    """Parse and check `body`; the second value is what the dialect's writer needs. Raises
+    `ApiError`.
+    """
+    function, size = service.frontend.prepare, len(body)
+    native, request = await service.native_call(dialect.read, body, size=size)
+    prepared = await service.native_call(function, int(dialect.kind), native, size=size)
+    return prepared, request
+
+
+async def open_generation(
+    service: Service, dialect: Dialect, body: bytes, caller: Caller
+) -> Generation:
     """Parse and check `body`, then queue its choices. Raises `ApiError`; then nothing has been
     queued.
     """
+    if service.settings.embeddings:
+        raise ApiError(
+            "This server does not support completions. Start it without `--embeddings`",
+            "not_supported_error",
+        )
     highest = service.settings.max_priority.highest(caller.tenant)
-    prepared = await service.native_call(service.frontend.prepare, int(kind), body, size=len(body))
+    prepared, request = await prepare(service, dialect, body)
     own = OwnFields()
     if mentions_own_fields(body):
         own = await service.native_call(read_own_fields, body, highest, size=len(body))
@@ -104,15 +129,16 @@ async def open_generation(service: Service, kind: Kind, body: bytes, caller: Cal
         tokens=bool(info.get("return_tokens")),
         timings=bool(info.get("timings_per_token")),
         probs=int(info.get("n_probs", 0)) > 0,
-        chat=kind is Kind.OAI_CHAT,
+        chat=dialect.kind is Kind.OAI_CHAT,
     )
     prompts = [prepared.tokens(i) for i in range(int(info["n_prompts"]))]
     for prompt in prompts:
         check_prompt(service, prompt)
-    generation = Generation(service, Origin(kind, caller, own), prepared, wanted)
+    origin = Origin(dialect.name, caller, own, service.adapters.mixture(info.get("lora", ())))
+    generation = Generation(service, dialect, origin, prepared, wanted)
     try:
         for number, prompt in enumerate(prompts):
-            _submit_prompt(service, generation, number, prompt)
+            _submit_prompt(service, generation, number, prompt, request)
     except BaseException as error:
         generation.close("not queued")
         if isinstance(error, EngineGone):
@@ -134,8 +160,10 @@ def check_prompt(service: Service, prompt: Any) -> None:
         raise ApiError("Prompt contains invalid tokens")
 
 
-def _submit_prompt(service: Service, generation: Generation, number: int, prompt: Any) -> None:
-    prepared = generation.prepared
+def _submit_prompt(
+    service: Service, generation: Generation, number: int, prompt: Any, body: Any
+) -> None:
+    prepared, dialect = generation.prepared, generation.dialect
     first_id: int | None = None
     n_choices = int(prepared.info.get("n_cmpl", 1))
     for child in range(n_choices):
@@ -144,7 +172,7 @@ def _submit_prompt(service: Service, generation: Generation, number: int, prompt
         name = generation.name(request_id, index)
         stages = Stages(name, comments=generation.wanted.stream and index == 0)
         choice = Choice(
-            prepared.reply(number, index),
+            dialect.reply(prepared.reply(number, index), body, service.count_tokens),
             len(prompt),
             generation.wanted,
             service.count_tokens,
@@ -165,7 +193,7 @@ def merge_values(kind: Kind, values: Sequence[bytes]) -> bytes:
     """One reply from the choices' JSON values: choices side by side (OpenAI), an array (native)."""
     if len(values) == 1:
         return values[0]
-    if kind is Kind.COMPLETION:
+    if kind not in (Kind.OAI_COMPLETION, Kind.OAI_CHAT):
         return b"[" + b",".join(values) + b"]"
     whole = orjson.loads(values[0])
     for value in values[1:]:

@@ -70,5 +70,12 @@ def set_up(settings: ServerSettings) -> None:
         )
         handlers.append(to_file)
     root.handlers[:] = handlers
-    logging.getLogger("uvicorn.error").setLevel(max(level, logging.WARNING))
+    http = logging.getLogger("uvicorn.error")
+    http.setLevel(max(level, logging.WARNING))
+    http.addFilter(_is_of_use)
     logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Not so: uvicorn's advice to install a library for WebSockets, which are not served here."""
+    return "No supported WebSocket library" not in record.getMessage()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_plugin.engine.config import EngineConfig, SchedulingConfig
-from strata_plugin.runtime.config import ContextConfig, ModelConfig
+from strata_plugin.runtime.config import ContextConfig, EmbeddingConfig, ModelConfig
 
 from .cost_file import cost_file
 from .disk_cache import disk_config
@@ -43,6 +43,17 @@ def engine_config(
         max_checkpoints=parsed["ctx_checkpoints"],
         disk=disk_config(parsed, environ),
         verbosity=0 if settings.log_disable else settings.verbosity,
+        embedding=embedding_config(parsed),
+    )
+
+
+def embedding_config(parsed: Parsed) -> EmbeddingConfig | None:
+    """How a server embeds or ranks; None where it generates."""
+    if not (parsed["embedding"] or parsed["rerank"]):
+        return None
+    return EmbeddingConfig(
+        pooling="rank" if parsed["rerank"] else parsed["pooling"],
+        micro_batch_given="ubatch_size" in parsed.given,
     )
 
 
@@ -82,9 +93,21 @@ def _model_config(parsed: Parsed, model: ModelFile) -> ModelConfig:
         repack=parsed["repack"],
         no_host=parsed["no_host"],
         kv_overrides=parsed["override_kv"],
+        adapters=tuple(path for path, _ in _adapters(parsed)),
         tensor_overrides=tuple(tensor_overrides),
         numa=parsed["numa"],
     )
+
+
+def _adapters(parsed: Parsed) -> list[tuple[str, float]]:
+    return [*((path, 1.0) for path in parsed["lora"]), *parsed["lora_scaled"]]
+
+
+def lora_scales(parsed: Parsed) -> tuple[float, ...]:
+    """Scale of each adapter where a request says nothing."""
+    if parsed["lora_init_without_apply"]:
+        return tuple(0.0 for _ in _adapters(parsed))
+    return tuple(scale for _, scale in _adapters(parsed))
 
 
 def context_config(parsed: Parsed) -> ContextConfig:
@@ -183,10 +206,7 @@ def frontend_config(parsed: Parsed, settings: ServerSettings) -> dict[str, Any]:
 
 
 def _chat_template(parsed: Parsed) -> str:
-    given = [k for k in ("chat_template", "chat_template_file") if k in parsed.given]
-    if len(given) > 1:
-        raise UsageError("--chat-template and --chat-template-file exclude each other")
-    return str(parsed[given[0]]) if given else ""
+    return str(_one_of(parsed, "chat_template", "chat_template_file") or "")
 
 
 def _sampling(parsed: Parsed) -> dict[str, Any]:
@@ -233,8 +253,25 @@ def _max_priority(limits: PriorityLimits, n_keys: int) -> PriorityLimits:
     return limits
 
 
+def _one_of(parsed: Parsed, *keys: str) -> Any:
+    """The value of the flag that was given; `UsageError` when several were."""
+    given = [key for key in keys if key in parsed.given]
+    if len(given) > 1:
+        names = " and ".join("--" + key.replace("_", "-") for key in given)
+        raise UsageError(f"{names} exclude each other")
+    return parsed[(given or keys)[0]]
+
+
+def _check_tls_files(parsed: Parsed) -> None:
+    names = ("ssl_key_file", "ssl_cert_file")
+    missing = [key for key in names if not parsed[key]]
+    if len(missing) == 1:
+        raise UsageError(f"HTTPS needs --{missing[0].replace('_', '-')}, too")
+
+
 def server_settings(parsed: Parsed, model: ModelFile) -> ServerSettings:
     """What the HTTP process works with."""
+    _check_tls_files(parsed)
     aliases = tuple(sorted(set(parsed["alias"]))) or (model.name,)
     api_keys = (*parsed["api_key"], *parsed["api_key_file"])
     return ServerSettings(
@@ -247,15 +284,24 @@ def server_settings(parsed: Parsed, model: ModelFile) -> ServerSettings:
         reuse_port=parsed["reuse_port"],
         api_keys=api_keys,
         api_prefix=parsed["api_prefix"],
+        ssl_cert_file=parsed["ssl_cert_file"],
+        ssl_key_file=parsed["ssl_key_file"],
         cors_origins=parsed["cors_origins"],
         cors_methods=parsed["cors_methods"],
         cors_headers=parsed["cors_headers"],
         cors_credentials=parsed["cors_credentials"],
         timeout=parsed["timeout"],
+        drain_s=parsed["drain_s"],
         max_prompt_tokens=parsed["max_prompt_tokens"],
         max_priority=_max_priority(parsed["max_priority"], len(api_keys)),
         cache_shared=parsed["cache_shared"],
+        normalise=parsed["normalise"],
+        lora_scales=lora_scales(parsed),
+        embeddings=embedding_config(parsed) is not None,
+        embd_normalize=parsed["embd_normalize"],
         ui=parsed["ui"],
+        static_path=parsed["path"],
+        ui_settings=_one_of(parsed, "ui_config", "ui_config_file"),
         use_jinja=parsed["jinja"],
         endpoint_slots=parsed["slots"],
         slot_save_path=parsed["slot_save_path"],

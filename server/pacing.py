@@ -1,13 +1,14 @@
 """When tokens share a chunk.
 
-The chat dialects parse the text generated so far for every chunk, so a chunk of a long answer costs
-more than one of a short answer. While that cost is small each token gets its chunk. When it grows,
-tokens that arrive while we hold back share one, so that formatting takes at most a tenth of the
-time, and no token is held longer than 100 ms.
+The chat dialects parse the text generated so far for every chunk, so a chunk of a long answer
+costs more than one of a short answer: 8,000 tokens of a tool's arguments, each in a chunk of its
+own, would take seconds of CPU. While that cost is small each token gets its chunk. When it grows,
+as many tokens share one as keep the cost of each where it was, but none waits longer than 100 ms.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from .choice import Choice
     from .ports import Event
 
-CHEAP_S = 0.001  # a chunk that takes less is not worth delaying
-SHARE = 10  # one part formatting, nine parts waiting
+CHEAP_S = 0.00015  # a chunk that takes less is not worth delaying
+TOKEN_S = 0.00006  # what each token may cost in chunks that take more
+LONG_S = 0.001  # a chunk that takes more would hold up other streams
 MAX_HOLD_S = 0.1
 
 
 class Pacer:
-    """Formats, measures its own cost, and tells how long the next chunk may wait for company.
+    """Formats, measures its own cost, and tells how much company the next chunk waits for.
 
     Cost is the thread's CPU time in seconds: a busy machine must not look like a long answer.
     """
@@ -41,11 +43,13 @@ class Pacer:
         return data
 
     @property
-    def expensive(self) -> bool:
-        """Whether chunks have become costly enough to merge and to move off the event loop."""
-        return self.mergeable and self.cost > CHEAP_S
+    def company(self) -> int:
+        """How many tokens are to share the next chunk; fewer where not so many come in time."""
+        if not self.mergeable or self.cost <= CHEAP_S:
+            return 1
+        return math.ceil(self.cost / TOKEN_S)
 
     @property
-    def hold(self) -> float:
-        """How long a token may wait for others to share its chunk."""
-        return min(MAX_HOLD_S, self.cost * (SHARE - 1)) if self.expensive else 0.0
+    def long(self) -> bool:
+        """Whether chunks take so long that they have to be formatted off the event loop."""
+        return self.mergeable and self.cost > LONG_S

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from strata_plugin.engine.messages import (
     Done,
+    Embed,
+    Embedded,
     Failed,
     Moved,
     Progress,
@@ -33,6 +35,7 @@ class Kind(IntEnum):
     COMPLETION = 0
     OAI_COMPLETION = 1
     OAI_CHAT = 2
+    INFILL = 5
 
 
 class ReplyPort(Protocol):
@@ -113,6 +116,12 @@ class FrontendPort(Protocol):
     def apply_template(self, body: bytes) -> bytes:
         """Reply body of POST /apply-template."""
 
+    def embedding_inputs(self, body: bytes) -> bytes:
+        """JSON lists of token ids for what is to be embedded."""
+
+    def rerank_inputs(self, body: bytes) -> bytes:
+        """JSON lists of token ids, one for each document."""
+
     def prepare(self, kind: int, body: bytes) -> PreparedPort:
         """Parse and check a request; raises an `ApiError`-like error when llama-server would refuse
         it.
@@ -161,6 +170,9 @@ class EnginePort(Protocol):
 
     def submit(self, request: Submit) -> StreamPort:
         """Queue a request."""
+
+    async def embed(self, request: Embed) -> Embedded | Failed:
+        """Have texts embedded or ranked; stops when the caller is cancelled."""
 
     async def slots(self) -> list[dict[str, Any]]:
         """One object per slot, as GET /slots shows them."""

@@ -37,6 +37,7 @@ OWN_GAUGES = {
 }
 OWN_COUNTERS = {
     "cache_hit_tokens_total": "Prompt tokens that needed not be computed thanks to a tier",
+    "engine_restarts_total": "Engines that have died, or hung, and were replaced",
     "cache_evicted_blocks_total": "Blocks that were dropped from a tier to make room",
 }
 HISTOGRAMS = {

@@ -5,6 +5,7 @@ are usable.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,13 +14,16 @@ import orjson
 
 from strata_plugin.engine.messages import Ready
 
-from .errors import LOADING, ApiError
+from .adapters import Adapters
+from .errors import LOADING, SHUTTING_DOWN, ApiError
 from .ports import EnginePort, FrontendPort
+from .replay import Recordings
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
     from .generation import Generation
 
+DRAIN_POLL_S = 0.02
 INLINE_BYTES = 16 << 10  # larger bodies are parsed and tokenised beside the event loop
 T = TypeVar("T")
 
@@ -34,38 +38,56 @@ class Service:
         self.engine = engine
         self.build_info: dict[str, Any] = {}
         self.frontend_info: dict[str, Any] = {}
+        self.draining = False  # no request is accepted any more
         self.live: set[Generation] = set()
+        self.recordings = Recordings()
+        self.adapters = Adapters(settings.lora_scales)
         self._frontend: FrontendPort | None = None
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="native")
 
     @property
     def is_ready(self) -> bool:
         """Whether API routes may be served."""
-        return self._frontend is not None and self.engine.ready is not None
+        there = self._frontend is not None and self.engine.ready is not None
+        return there and not self.draining
+
+    @property
+    def unavailable(self) -> ApiError:
+        """Why routes can't be served."""
+        if self.draining:
+            return SHUTTING_DOWN
+        return ApiError(self.engine.error, "unavailable_error") if self.engine.error else LOADING
 
     def open_doors(self, frontend: FrontendPort) -> None:
         """Everything is loaded: serve."""
         self.frontend_info = frontend.info()
         self._frontend = frontend
 
+    async def drain(self, seconds: float) -> None:
+        """Refuse new requests, and wait until those in flight have ended, or the time has."""
+        self.draining = True
+        deadline = time.monotonic() + seconds
+        while self.live and time.monotonic() < deadline:
+            await asyncio.sleep(DRAIN_POLL_S)
+
     def close(self) -> None:
         """End all replies in flight and let the worker threads go."""
         for generation in list(self.live):
-            generation.abort(ApiError("The server is shutting down", "unavailable_error"))
+            generation.abort(SHUTTING_DOWN)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def frontend(self) -> FrontendPort:
         """The model's frontend; `ApiError` while loading."""
         if self._frontend is None:
-            raise LOADING
+            raise self.unavailable
         return self._frontend
 
     @property
     def ready(self) -> Ready:
         """What the engine told when it was ready; `ApiError` while loading."""
         if self.engine.ready is None:
-            raise LOADING
+            raise self.unavailable
         return self.engine.ready
 
     async def native_call(self, function: Callable[..., T], *args: Any, size: int) -> T:

@@ -16,6 +16,7 @@ from typing import Any
 
 import uvicorn
 
+from strata_plugin.build.ui import built_ui
 from strata_plugin.engine.client import EngineClient, EngineGone, EngineState
 from strata_plugin.engine.config import EngineConfig
 
@@ -80,7 +81,7 @@ class Life:
         await self._engine.start()
         http = HttpServer(
             uvicorn.Config(
-                create_app(self._service),
+                create_app(self._service, built_ui()),
                 http="httptools",
                 ws="none",
                 lifespan="off",
@@ -91,6 +92,9 @@ class Life:
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=1,
                 backlog=BACKLOG,
+                ssl_certfile=self._settings.ssl_cert_file or None,
+                ssl_keyfile=self._settings.ssl_key_file or None,
+                ssl_ciphers=None,  # OpenSSL's own choice
             )
         )
         self._handle_signals()
@@ -104,6 +108,8 @@ class Life:
         if serving.done():  # nothing of ours ends it
             self._fail(f"the HTTP server has ended: {serving.exception()}")
         loading.cancel()
+        if self._engine.state in (EngineState.READY, EngineState.RESTARTING):
+            await self._service.drain(self._settings.drain_s)
         self._service.close()
         http.should_exit = True
         patience = GRACE_S if self._engine.state is EngineState.READY else 0.1
@@ -124,7 +130,9 @@ class Life:
         self._stop.set()
 
     async def _load_and_watch(self) -> None:
-        """Open the doors when everything is loaded; then return only when the engine has ended."""
+        """Open the doors when everything is loaded; then return only when that has failed, or the
+        server stops.
+        """
         try:
             await self._load()
         except EngineGone as error:
@@ -139,6 +147,8 @@ class Life:
         await self._engine.wait_ended()
         if self._engine.state is EngineState.FAILED:
             self._fail(self._engine.error)
+            log.error("requests are answered with 503 until the server is started again")
+            await self._stop.wait()
 
     async def _load(self) -> None:
         """Vocabulary and engine side by side, then the frontend, which needs both."""

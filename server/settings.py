@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,24 @@ class ServerSettings:
     reuse_port: bool = False
     api_keys: tuple[str, ...] = ()
     api_prefix: str = ""
-    cors_origins: str = "*"
+    ssl_cert_file: str = ""  # with its key: HTTPS on all addresses; "": plain HTTP
+    ssl_key_file: str = ""
+    cors_origins: str = "localhost"
     cors_methods: str = "GET, POST, DELETE, OPTIONS"
     cors_headers: str = "*"
     cors_credentials: bool = True
     timeout: int = 3600  # seconds that a client may take to send its body
+    drain_s: float = 5.0  # how long requests may take to end when the server stops
     max_prompt_tokens: int = 0  # 0: only the context size bounds a prompt
     max_priority: PriorityLimits = PriorityLimits()
     cache_shared: bool = False  # API keys find each other's cached prompts
+    embeddings: bool = False  # it embeds or ranks, and generates nothing
+    embd_normalize: int = 2  # see `vectors.normalised`
+    lora_scales: tuple[float, ...] = ()  # of the adapters, where a request says nothing
+    normalise: bool = True  # make constant what clients change in prompts without a meaning
     ui: bool = True
+    static_path: str = ""  # folder that replaces the chat page; "": none does
+    ui_settings: Mapping[str, Any] = field(default_factory=dict)  # for that page, in GET /props
     use_jinja: bool = True
     endpoint_slots: bool = True
     slot_save_path: str = ""  # folder of slot files; "": there are none

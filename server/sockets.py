@@ -32,8 +32,12 @@ class Listener:
                 os.unlink(self.path)
 
 
-def bind_all(hosts: Sequence[str], port: int, reuse_port: bool) -> list[Listener]:
-    """One listener per address of `hosts`. Raises `AddressError`; then none stays open."""
+def bind_all(
+    hosts: Sequence[str], port: int, reuse_port: bool, scheme: str = "http"
+) -> list[Listener]:
+    """One listener per address of `hosts`; their URLs begin with `scheme`, but for UNIX sockets.
+    Raises `AddressError`; then none stays open.
+    """
     tcp = [host for host in hosts if not host.endswith(".sock")]
     if port == 0 and len(tcp) > 1:
         raise AddressError("--port 0 does not go with several addresses")
@@ -43,7 +47,8 @@ def bind_all(hosts: Sequence[str], port: int, reuse_port: bool) -> list[Listener
             if host.endswith(".sock"):
                 listeners.append(_bind_unix(host))
             else:
-                listeners.append(_bind_tcp(host, port, reuse_port, only_v6=len(tcp) > 1))
+                bound, where = _bind_tcp(host, port, reuse_port, only_v6=len(tcp) > 1)
+                listeners.append(Listener(bound, f"{scheme}://{where}"))
     except BaseException:
         for listener in listeners:
             listener.close()
@@ -51,7 +56,10 @@ def bind_all(hosts: Sequence[str], port: int, reuse_port: bool) -> list[Listener
     return listeners
 
 
-def _bind_tcp(host: str, port: int, reuse_port: bool, only_v6: bool) -> Listener:
+def _bind_tcp(
+    host: str, port: int, reuse_port: bool, only_v6: bool
+) -> tuple[socket.socket, str]:
+    """The socket, and where it is reached: HOST:PORT as URLs have it."""
     flags = socket.AI_PASSIVE
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
@@ -71,7 +79,7 @@ def _bind_tcp(host: str, port: int, reuse_port: bool, only_v6: bool) -> Listener
         listener.close()
         raise AddressError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     name = f"[{host}]" if ":" in host else host
-    return Listener(listener, f"http://{name}:{listener.getsockname()[1]}")
+    return listener, f"{name}:{listener.getsockname()[1]}"
 
 
 def _bind_unix(path: str) -> Listener:

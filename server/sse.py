@@ -25,12 +25,10 @@ from .gate import BODY_SEND
 from .generation import Generation
 from .lifetime import outlive, run_all
 from .outlook import queue_headers
-from .pacing import Pacer
-from .ports import Event, Kind, StreamPort
+from .pacing import MAX_HOLD_S, Pacer
+from .ports import Event, StreamPort
 from .service import Service, as_api_error
 
-PING = b":\n\n"
-DONE = b"data: [DONE]\n\n"
 FIRST_EVENT_S = 1.0  # how long the headers wait for the engine's first word
 HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -64,14 +62,15 @@ class EventStream(Response):
                     outcome = "client gone"
                     return
                 worker.result()
-                last, outcome = (b"" if generation.kind is Kind.COMPLETION else DONE), "done"
+                last, outcome = generation.dialect.done, "done"
             except ApiError as error:
                 outcome = f"error {error.code}"
                 if self._pinger is None:  # no header has gone out
                     worker.cancel()
-                    await error_response(error)(scope, receive, send)
+                    form = generation.dialect.errors
+                    await error_response(error, form)(scope, receive, send)
                     return
-                last = error.event()
+                last = generation.dialect.failure(error, generation.choices[0].reply)
             finally:
                 if self._pinger is not None:
                     self._pinger.cancel()
@@ -104,33 +103,34 @@ class EventStream(Response):
     async def _forward(self, choice: Choice, stream: StreamPort, first: Event | None) -> None:
         pacer = Pacer(choice.wanted.mergeable)
         while choice.done is None:
-            events = await self._gather(stream, pacer.hold, first)
+            merge = pacer.company > 1
+            events = await self._gather(stream, pacer.company, first)
             first = None
             failure = events.pop() if isinstance(events[-1], Failed) else None
-            if pacer.expensive:
-                data = await self.service.beside(pacer.pieces, choice, events, True)
+            if pacer.long:
+                data = await self.service.beside(pacer.pieces, choice, events, merge)
             else:
-                data = pacer.pieces(choice, events, False)
+                data = pacer.pieces(choice, events, merge)
             if data:
                 await self._emit(data)
             if isinstance(failure, Failed):
                 raise failed(failure)
-            if choice.done is None and not pacer.expensive and not stream.waiting:
+            if choice.done is None and pacer.company == 1 and not stream.waiting:
                 await direct(stream, choice, pacer, self._body, self._note_sent)
 
-    async def _gather(self, stream: StreamPort, hold: float, first: Event | None) -> list[Event]:
-        """The next event (`first`, where it has been taken already) and what is there or comes
-        within `hold` seconds; an end ends the wait.
+    async def _gather(self, stream: StreamPort, company: int, first: Event | None) -> list[Event]:
+        """The next event (`first`, where it has been taken already), what is there by now, and, up
+        to `company` events, what comes within `MAX_HOLD_S`; an end ends the wait.
         """
         while first is None:
             first = await stream.next(None)
         events = [first]
-        deadline = time.monotonic() + hold
+        deadline = time.monotonic() + MAX_HOLD_S
         while True:
             event = stream.next_nowait()
             if event is None:
                 left = deadline - time.monotonic()
-                if hold <= 0 or left <= 0 or choice_ended(events[-1]):
+                if len(events) >= company or left <= 0 or choice_ended(events[-1]):
                     return events
                 event = await stream.next(left)
                 if event is None:
@@ -149,7 +149,7 @@ class EventStream(Response):
         while interval > 0:
             silent = time.monotonic() - self._last_sent
             if silent >= interval:
-                await self._emit(PING)
+                await self._emit(self.generation.dialect.ping)
                 silent = 0.0
             await asyncio.sleep(interval - silent)
 

@@ -13,26 +13,20 @@ from strata_plugin.engine.messages import Done, StopReason, Submit, Timings
 from .auth import make_salt
 from .caller import Caller
 from .own_fields import OwnFields
-from .ports import Event, Kind, PreparedPort
+from .ports import Event, PreparedPort
 
 NO_TIME = Timings(prompt_n=0, cache_n=0, prompt_ms=0, predicted_n=0, predicted_ms=0, queue_ms=0)
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp's LLAMA_DEFAULT_SEED
-
-
-DIALECTS = {
-    Kind.COMPLETION: "native",
-    Kind.OAI_COMPLETION: "openai-completion",
-    Kind.OAI_CHAT: "openai-chat",
-}
 
 
 @dataclass(frozen=True)
 class Origin:
     """Where a request comes from and how much it hurries."""
 
-    kind: Kind
+    dialect: str  # as GET /queue shows it
     caller: Caller
     own: OwnFields
+    lora: tuple[tuple[int, float], ...] = ()  # adapters and scales that it is computed with
 
     @property
     def salt(self) -> str:
@@ -41,11 +35,6 @@ class Origin:
         if not own:
             return self.caller.salt
         return make_salt(f"{self.caller.salt}\0{own}".encode("utf-8", "surrogatepass"))
-
-    @property
-    def dialect(self) -> str:
-        """Name of the dialect, as GET /queue shows it."""
-        return DIALECTS[self.kind]
 
 
 def make_submit(
@@ -73,7 +62,7 @@ def make_submit(
         return_progress=bool(info.get("return_progress", False)),
         id_slot=int(info.get("id_slot", -1)) if child == 0 else -1,
         fork_of=fork_of,
-        lora=tuple((int(a["id"]), float(a["scale"])) for a in info.get("lora", ())),
+        lora=origin.lora,
         tenant=origin.caller.tenant,
         salt=origin.salt,
         priority=origin.own.priority,

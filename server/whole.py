@@ -40,7 +40,8 @@ class WholeReply(Response):
                     reply = Response(worker.result(), media_type=JSON_TYPE)
                     outcome = "done"
                 except ApiError as error:
-                    reply, outcome = error_response(error), f"error {error.code}"
+                    reply = error_response(error, generation.dialect.errors)
+                    outcome = f"error {error.code}"
                 reply.raw_headers += generation.queue_headers()
                 await reply(scope, receive, send)
             else:
@@ -57,7 +58,7 @@ class WholeReply(Response):
             values = [choice.value() for choice in generation.choices]
         except Exception as error:  # text that its dialect's parser refuses
             raise as_api_error(error) from error
-        return merge_values(generation.kind, values)
+        return merge_values(generation.dialect.kind, values)
 
 
 async def _collect_choice(choice: Choice, stream: StreamPort) -> None:

@@ -10,29 +10,9 @@ from ..errors import JSON_TYPE, ApiError
 from ..service import Service
 
 ROUTES = """
-POST /v1/messages
-POST /v1/messages/count_tokens
-POST /v1/responses
-POST /responses
-POST /v1/responses/input_tokens
-POST /responses/input_tokens
-POST /v1/chat/completions/input_tokens
-POST /chat/completions/input_tokens
 POST /v1/chat/completions/control
-POST /v1/embeddings
-POST /embedding
-POST /embeddings
-POST /rerank
-POST /reranking
-POST /v1/rerank
-POST /v1/reranking
-POST /infill
-POST /lora-adapters
 POST /v1/audio/transcriptions
 POST /audio/transcriptions
-GET /v1/stream
-DELETE /v1/stream
-POST /v1/streams/lookup
 """
 DISABLED = ("/tools", "/cors-proxy")
 

@@ -10,6 +10,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from strata_plugin.engine.client import EngineState
+
 from ..caller import CALLER
 from ..errors import JSON_TYPE, ApiError
 from ..prometheus import render
@@ -22,6 +24,8 @@ def add_routes(router: APIRouter, service: Service) -> None:
     """Add the administrative routes to `router`."""
 
     async def health(_: Request) -> Response:
+        if service.engine.state is EngineState.RESTARTING:
+            raise ApiError(f"restarting: {service.engine.error}", "unavailable_error")
         return _json({"status": "ok"})
 
     async def models(_: Request) -> Response:
@@ -62,13 +66,14 @@ def add_routes(router: APIRouter, service: Service) -> None:
             raise ApiError(f"there was no request '{name}' lately", "not_found_error")
         return _json(found)
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
         if not service.settings.endpoint_metrics:
             raise ApiError(
                 "This server does not support metrics endpoint. Start it with `--metrics`",
                 "not_supported_error",
             )
-        values = await service.engine.metrics(True)
+        # with ?peek=1 the averages since the last scrape go on: another one waits for them
+        values = await service.engine.metrics(request.query_params.get("peek") != "1")
         return Response(
             render(values),
             headers={
@@ -166,7 +171,7 @@ def properties(service: Service) -> dict[str, Any]:
         "endpoint_props": settings.endpoint_props,
         "endpoint_metrics": settings.endpoint_metrics,
         "ui": settings.ui,
-        "ui_settings": {},
+        "ui_settings": settings.ui_settings,
         "chat_template": info.get("chat_template", ""),
         "chat_template_caps": info.get("chat_template_caps", {}),
         "bos_token": info.get("bos_token", ""),

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..bodies import read_body
+from ..dialects.dialect import INFILL, NATIVE
 from ..errors import JSON_TYPE
-from ..ports import Kind
 from ..service import Service
 from .routes import generate, json_body, post
 
@@ -19,7 +19,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
     """Add the native routes to `router`."""
 
     async def completion(request: Request) -> Response:
-        return await generate(service, Kind.COMPLETION, request)
+        return await generate(service, NATIVE, request)
+
+    async def infill(request: Request) -> Response:
+        return await generate(service, INFILL, request)
 
     async def tokenize(request: Request) -> Response:
         return await _stateless(service, service.frontend.tokenize, request)
@@ -36,6 +39,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
         completion,
         "Continue a prompt",
         json_body("prompt"),
+    )
+    post(
+        router,
+        ("/infill",),
+        infill,
+        "Fill in between two pieces of code",
+        json_body("input_prefix", "input_suffix"),
     )
     post(router, ("/tokenize",), tokenize, "Token ids of a text", json_body("content"))
     post(router, ("/detokenize",), detokenize, "Text of token ids", json_body("tokens"))

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..ports import Kind
+from ..dialects.dialect import OPENAI_CHAT, OPENAI_COMPLETION
+from ..errors import JSON_TYPE
 from ..service import Service
-from .routes import generate, json_body, post
+from .routes import count_tokens, generate, json_body, post
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
     """Add the OpenAI routes to `router`."""
 
     async def completions(request: Request) -> Response:
-        return await generate(service, Kind.OAI_COMPLETION, request)
+        return await generate(service, OPENAI_COMPLETION, request)
 
     async def chat_completions(request: Request) -> Response:
-        return await generate(service, Kind.OAI_CHAT, request)
+        return await generate(service, OPENAI_CHAT, request)
+
+    async def input_tokens(request: Request) -> Response:
+        return token_count(await count_tokens(service, OPENAI_CHAT, request))
 
     post(router, ("/v1/completions",), completions, "Continue a prompt", json_body("prompt"))
     post(
@@ -28,3 +33,16 @@ def add_routes(router: APIRouter, service: Service) -> None:
         "Answer a chat",
         json_body("messages"),
     )
+    post(
+        router,
+        ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"),
+        input_tokens,
+        "Tokens that a chat is rendered to",
+        json_body("messages"),
+    )
+
+
+def token_count(n_tokens: int) -> Response:
+    """OpenAI's answer to how many tokens a prompt has."""
+    shown = {"input_tokens": n_tokens, "object": "response.input_tokens"}
+    return Response(orjson.dumps(shown), media_type=JSON_TYPE)

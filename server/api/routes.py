@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from ..bodies import read_body
 from ..caller import CALLER
-from ..generation import open_generation
-from ..ports import Kind
+from ..dialects.dialect import Dialect
+from ..generation import open_generation, prepare
+from ..replay import Follow, conversation_of
 from ..service import Service
 from ..sse import EventStream
 from ..whole import WholeReply
@@ -20,15 +21,28 @@ from ..whole import WholeReply
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-async def generate(service: Service, kind: Kind, request: Request) -> Response:
+async def generate(service: Service, dialect: Dialect, request: Request) -> Response:
     """Check and queue the request; the reply is an event stream or one JSON value, as the request
     says.
     """
     body = await read_body(request, service.settings.timeout)
-    generation = await open_generation(service, kind, body, request.scope[CALLER])
+    generation = await open_generation(service, dialect, body, request.scope[CALLER])
     if generation.wanted.stream:
-        return EventStream(service, generation)
+        stream = EventStream(service, generation)
+        conversation = conversation_of(request.scope)
+        if not conversation:
+            return stream
+        recording = service.recordings.open((request.scope[CALLER].tenant, conversation))
+        recording.start(stream, request.scope)
+        return Follow(recording)
     return WholeReply(generation)
+
+
+async def count_tokens(service: Service, dialect: Dialect, request: Request) -> int:
+    """Tokens of the prompt that the request would be rendered to."""
+    body = await read_body(request, service.settings.timeout)
+    prepared, _ = await prepare(service, dialect, body)
+    return sum(len(prepared.tokens(i)) for i in range(int(prepared.info["n_prompts"])))
 
 
 def post(
@@ -41,6 +55,11 @@ def post(
 def get(router: APIRouter, paths: Sequence[str], handler: Handler, summary: str) -> None:
     """Register GET routes; the first path is the documented one, the others are aliases."""
     _add(router, "GET", paths, handler, summary, {})
+
+
+def delete(router: APIRouter, paths: Sequence[str], handler: Handler, summary: str) -> None:
+    """Register DELETE routes; the first path is the documented one, the others are aliases."""
+    _add(router, "DELETE", paths, handler, summary, {})
 
 
 def _add(

@@ -21,23 +21,30 @@ from tests.http.server_process import (
     need_native_library,
     run_to_end,
 )
+from tests.models import tiny_model
 
 
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["--lora", "x"], 2, "--lora: known llama-server flag, not available in strata yet"),
+        (["--rpc", "x"], 2, "--rpc: known llama-server flag, not available in strata yet"),
         (["--draft", "5"], 2, "--draft: removed from llama-server; use --spec-draft-n-max"),
         (["--prot", "5"], 2, "--prot: unknown flag; did you mean --port?"),
         (["--port", "99999"], 2, "--port: must be at most 65535, got 99999"),
         (["-m", "/nowhere.gguf"], 1, "cannot read model '/nowhere.gguf': No such file"),
         (["-m", __file__], 1, "is not a GGUF file"),
-        (["-hf", "nobody/nothing"], 1, "hf download nobody/nothing"),
+        (["-hf", "nobody/nothing", "--offline"], 1, "nobody/nothing is not in the cache"),
+        (["-hf", "nobody/nothing"], 1, "cannot reach 127.0.0.1:9: Connection refused"),
+        (["-mu", "http://127.0.0.1:9/x.gguf"], 1, "cannot reach 127.0.0.1:9: Connection refused"),
+        (["-hf", "nobody/nothing", "--max-priority", "key-1=3"], 2, "--max-priority: "),
         (["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7:8080"),
     ],
 )
-def test_what_cannot_start_says_why_in_one_line(args: list[str], code: int, message: str) -> None:
-    result, out, err = run_to_end(*args, env={"LLAMA_CACHE": "/nowhere"})
+def test_what_cannot_start_says_why_in_one_line(
+    args: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    env = {"LLAMA_CACHE": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    result, out, err = run_to_end(*args, env=env)
     assert result == code
     assert out == ""
     assert err.startswith("strata-server: ")
@@ -115,7 +122,7 @@ def test_what_is_printed_when_requests_are_served() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_streams_and_both_processes_quickly(number: signal.Signals) -> None:
     need_native_library()
-    with ServerProcess("-c", "1024") as server:
+    with ServerProcess("-c", "1024", "--drain-s", "0.2") as server:
         processes = [server.process.pid, *children(server.process.pid)]
         assert len(processes) == 2
         lines: list[str] = []
@@ -145,13 +152,52 @@ def test_a_signal_ends_streams_and_both_processes_quickly(number: signal.Signals
         assert not alive(processes)
 
 
-def test_an_engine_that_dies_takes_the_server_with_it() -> None:
-    need_native_library()
-    with ServerProcess("-c", "512") as server:
+def test_when_the_server_is_stopped_streams_that_end_soon_end_whole() -> None:
+    request = {"prompt": "a", "n_predict": 300, "ignore_eos": True, "stream": True}
+    flags = ("-m", str(tiny_model("dense")), "-c", "1024", "--drain-s", "40")
+    with ServerProcess(*flags) as server, server.client() as client:
+        with client.stream("POST", "/completion", json=request) as reply:
+            lines = reply.iter_lines()
+            first = next(lines)
+            server.process.send_signal(signal.SIGTERM)
+            values = [json.loads(x.removeprefix("data: ")) for x in (first, *lines) if x]
+        assert values[-1].get("stop") and values[-1]["tokens_predicted"] == 300
+        assert server.process.wait(20) == 0
+
+
+def test_an_engine_that_dies_is_replaced_and_its_streams_go_on() -> None:
+    body = {
+        "messages": [{"role": "user", "content": "Tell me a long story about a fox."}],
+        "stream": True,
+        "max_tokens": 400,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+
+    def said(reply: httpx.Response, after: int = -1, pid: int = 0) -> str:
+        """The text of a stream; the engine `pid` is killed after so many pieces."""
+        words = []
+        for line in reply.iter_lines():
+            if line.startswith("data: {"):
+                value = json.loads(line[len("data: ") :])
+                words += [c["delta"].get("content") or "" for c in value["choices"]]
+                if len(words) == after:
+                    os.kill(pid, signal.SIGKILL)
+        return "".join(words)
+
+    flags = ("-m", str(tiny_model("dense")), "-c", "1024")
+    with ServerProcess(*flags) as server, server.client() as client:
+        path = "/v1/chat/completions"
+        with client.stream("POST", path, json=body) as reply:
+            undisturbed = said(reply)
         (engine,) = children(server.process.pid)
-        os.kill(engine, signal.SIGKILL)
-        assert server.process.wait(10) == 1
-        assert "the engine process has ended unexpectedly" in server.err.read_text()
+        with client.stream("POST", path, json=body) as reply:
+            assert said(reply, 4, engine) == undisturbed
+        (other,) = children(server.process.pid)
+        assert other != engine
+        assert client.get("/health").status_code == 200
+        assert "was ended by SIGKILL" in server.err.read_text()
+        assert server.stop() == 0
 
 
 def test_what_was_read_outlives_a_server_that_is_killed(tmp_path: Path) -> None:

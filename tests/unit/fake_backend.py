@@ -237,7 +237,7 @@ class FakePrepared:
         if kind == Kind.OAI_CHAT:
             if "messages" not in body:
                 raise Refused("'messages' is required")
-            prompt = "".join(m["content"] for m in body["messages"])
+            prompt = "".join(_text(m.get("content")) for m in body["messages"])
         several = isinstance(prompt, list) and any(isinstance(p, (str, list)) for p in prompt)
         self.prompts = [_ids(p) for p in (prompt if several else [prompt])]
         self.kind = kind
@@ -260,6 +260,9 @@ class FakePrepared:
     def tokens(self, prompt: int) -> Any:
         return self.prompts[prompt]
 
+    def text(self) -> str:
+        return bytes(self.prompts[0].astype(np.uint8)).decode()
+
     def sampling(self) -> bytes:
         return json.dumps({"seed": self.info["seed"], "top_k": 40}).encode()
 
@@ -267,7 +270,14 @@ class FakePrepared:
         return b"{}"
 
     def reply(self, prompt: int, index: int) -> FakeReply:
-        return FakeReply(self.kind, index)
+        return FakeReply(self.kind, index, self.info["stream"])
+
+
+def _text(content: Any) -> str:
+    """A message's content: a text, or parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content or ())
 
 
 def _ids(prompt: Any) -> Any:
@@ -276,13 +286,16 @@ def _ids(prompt: Any) -> Any:
 
 
 class FakeReply:
-    """Writes recognisable JSON; `slow` seconds per chunk imitate a costly chat parser."""
+    """Writes recognisable JSON, and chat's form where a dialect asks for it (`sse` is false);
+    `slow` seconds per chunk imitate a costly chat parser.
+    """
 
     slow = 0.0
 
-    def __init__(self, kind: int, index: int):
+    def __init__(self, kind: int, index: int, stream: bool = True):
         self.index = index
         self.chat = kind == Kind.OAI_CHAT
+        self.stream = stream
 
     def chunk(self, *, sse: bool, kind: int = 0, **fields: Any) -> bytes:
         if kind == 2:
@@ -297,9 +310,12 @@ class FakeReply:
                 import time
 
                 time.sleep(self.slow)
+            text = fields["text"].decode()
+            if self.chat and not sse:
+                return json.dumps([_chat_chunk({"content": text})]).encode()
             value = {
                 "index": self.index,
-                "content": fields["text"].decode(),
+                "content": text,
                 "tokens": list(fields["tokens"]),
                 "n_decoded": fields["n_decoded"],
             }
@@ -308,17 +324,28 @@ class FakeReply:
         return _frame(value) if sse else json.dumps(value).encode()
 
     def final(self, *, sse: bool, **fields: Any) -> bytes:
+        text = fields["text"].decode()
+        reason = "length" if fields["stop"] == StopReason.LIMIT else "stop"
+        if self.chat and self.stream and not sse:
+            chunks = [_chat_chunk({"content": text}), _chat_chunk({}, reason)]
+            return json.dumps(chunks).encode()
         value: dict[str, Any] = {
             "index": self.index,
-            "content": fields["text"].decode(),
+            "content": text,
             "tokens": list(fields["tokens"]),
             "stop": True,
             "probs": json.loads(fields["probs"]) if fields["probs"] else None,
             **json.loads(fields["extra_timings"]),
         }
         if self.chat:
-            value = {"choices": [{"index": self.index, "text": value["content"]}], "id": "cmpl-1"}
+            message = {"role": "assistant", "content": text}
+            choice = {"index": self.index, "text": text, "message": message}
+            value = {"choices": [{**choice, "finish_reason": reason}], "id": "cmpl-1"}
         return _frame(value) if sse else json.dumps(value).encode()
+
+
+def _chat_chunk(delta: dict[str, Any], reason: str | None = None) -> Any:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
 
 def _frame(value: Any) -> bytes:
@@ -326,6 +353,9 @@ def _frame(value: Any) -> bytes:
 
 
 class FakeFrontend:
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []  # what was prepared, after a dialect's translation
+
     def info(self) -> dict[str, Any]:
         return {"chat_template": "{{x}}", "default_params": {"top_k": 40}, "bos_token": "<s>"}
 
@@ -336,10 +366,11 @@ class FakeFrontend:
         return json.dumps({"content": bytes(_parse(body)["tokens"]).decode()}).encode()
 
     def apply_template(self, body: bytes) -> bytes:
-        return json.dumps({"prompt": _parse(body)["messages"][0]["content"]}).encode()
+        return json.dumps({"prompt": FakePrepared(Kind.OAI_CHAT, _parse(body)).text()}).encode()
 
     def prepare(self, kind: int, body: bytes) -> FakePrepared:
-        return FakePrepared(kind, _parse(body))
+        self.bodies.append(_parse(body))
+        return FakePrepared(kind, self.bodies[-1])
 
 
 def _parse(body: bytes) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,12 +18,14 @@ from strata_server.service import Service
 
 
 @contextlib.asynccontextmanager
-async def serving(service: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server for `service` on a random port."""
+async def serving(
+    service: Service, built_page: Path | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server for `service` on a random port; `built_page` as for `create_app`."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, built_page),
         http="httptools",
         ws="none",
         lifespan="off",

@@ -65,7 +65,7 @@ DEFAULTS = {
     "slots": True,
     "props": False,
     "ui": True,
-    "cors_origins": "*",
+    "cors_origins": "localhost",  # ours: see docs/compat.md
     "cors_methods": "GET, POST, DELETE, OPTIONS",
     "cors_headers": "*",
     "cors_credentials": True,

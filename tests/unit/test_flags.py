@@ -84,7 +84,7 @@ def test_absent_flags_that_ask_for_what_we_do_anyway_are_taken(
         (["--no-cont-batching"], {}),
         ([], {"LLAMA_ARG_CONT_BATCHING": "0"}),
         ([], {"LLAMA_ARG_NO_CONT_BATCHING": "1"}),
-        (["--lora", "x.gguf"], {}),
+        (["--control-vector", "x.gguf"], {}),
         ([], {"LLAMA_ARG_MMPROJ": "x.gguf"}),
     ],
 )

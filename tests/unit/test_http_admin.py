@@ -1,15 +1,15 @@
-"""Health, models, properties, slots, metrics, the page; keys and cross-origin headers."""
+"""Health, models, properties, slots, metrics; keys and cross-origin headers."""
 
 from __future__ import annotations
 
 import re
-from base64 import b64encode
-from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from strata_server.app import create_api
+from strata_server.flags import parse
+from strata_server.settings import ServerSettings
 from tests.unit.fake_backend import FakeEngine, fake_service
 from tests.unit.http_server import run, serving
 
@@ -68,6 +68,8 @@ def test_properties() -> None:
     assert reply["chat_template"] == "{{x}}"
     assert reply["modalities"] == {"vision": False, "video": False, "audio": False}
     assert "strata" in reply
+    assert reply["ui_settings"] == {}
+    assert get("/props", ui_settings={"theme": "dark"}).json()["ui_settings"] == {"theme": "dark"}
     assert "chat_template_tool_use" not in reply
 
 
@@ -109,6 +111,19 @@ def test_metrics_are_prometheus_text() -> None:
     for name in samples:
         assert f"# TYPE {name} " in reply.text
         assert f"# HELP {name} " in reply.text
+
+
+def test_who_only_peeks_at_the_metrics_leaves_the_averages_to_who_scrapes() -> None:
+    resets: list[bool] = []
+
+    class Scraped(FakeEngine):
+        async def metrics(self, reset_bucket: bool) -> dict[str, float]:
+            resets.append(reset_bucket)
+            return await super().metrics(reset_bucket)
+
+    for path in ("/metrics", "/metrics?peek=1", "/metrics?peek=0"):
+        assert get(path, engine=Scraped(), endpoint_metrics=True).status_code == 200
+    assert resets == [True, False, True]
 
 
 def test_tokens_and_templates() -> None:
@@ -157,9 +172,14 @@ def test_keys_guard_all_but_health_and_the_page() -> None:
 @pytest.mark.parametrize(
     ("settings", "origin", "allowed"),
     [
-        ({}, "http://a.b", "http://a.b"),
+        ({}, "http://localhost:3000", "http://localhost:3000"),
+        ({}, "https://127.0.0.1", "https://127.0.0.1"),
+        ({}, "http://a.b", None),
+        ({}, "null", None),
         ({}, "", None),
-        ({"cors_credentials": False}, "http://a.b", "*"),
+        ({"cors_origins": "*"}, "http://a.b", "http://a.b"),
+        ({"cors_origins": "*"}, "", None),
+        ({"cors_origins": "*", "cors_credentials": False}, "http://a.b", "*"),
         ({"cors_origins": "localhost"}, "http://localhost:3000", "http://localhost:3000"),
         ({"cors_origins": "localhost"}, "http://127.0.0.1", "http://127.0.0.1"),
         ({"cors_origins": "localhost"}, "http://[::1]:80", "http://[::1]:80"),
@@ -176,6 +196,17 @@ def test_origins(settings: dict[str, Any], origin: str, allowed: str | None) -> 
     assert reply.headers.get("access-control-expose-headers") == (exposed if allowed else None)
 
 
+def test_pages_of_other_machines_are_kept_out_unless_the_server_is_told_otherwise() -> None:
+    assert parse([], {})["cors_origins"] == ServerSettings().cors_origins == "localhost"
+
+    async def body() -> None:
+        async with serving(fake_service(FakeEngine())) as client:
+            reply = await client.options("/v1/models", headers={"Origin": "http://evil.com"})
+            assert "access-control-allow-origin" not in reply.headers
+
+    run(body())
+
+
 def test_options_is_answered_before_keys_and_readiness() -> None:
     async def body() -> None:
         service = fake_service(FakeEngine(), loaded=False, api_keys=("k",))
@@ -187,21 +218,6 @@ def test_options_is_answered_before_keys_and_readiness() -> None:
             assert reply.headers["access-control-allow-credentials"] == "true"
 
     run(body())
-
-
-def test_the_page_loads_nothing_from_elsewhere() -> None:
-    for path in ("/", "/index.html"):
-        reply = get(path)
-        assert reply.headers["content-type"] == "text/html; charset=utf-8"
-        policy = reply.headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "http" not in policy and "unsafe" not in policy
-        for element in ("script", "style"):
-            (inline,) = re.findall(rf"<{element}>(.*?)</{element}>", reply.text, re.DOTALL)
-            digest = b64encode(sha256(inline.encode()).digest()).decode()
-            assert f"{element}-src 'sha256-{digest}'" in policy
-        assert not re.search(r"""(src|href)=["']?(https?:)?//""", reply.text)
-    assert get("/", ui=False).status_code == 404
 
 
 def test_a_prefix_moves_every_route() -> None:
@@ -218,29 +234,22 @@ def test_a_prefix_moves_every_route() -> None:
     run(body())
 
 
+ROUTES = """
+/health /v1/health /v1/models /models /props /slots /slots/{id_slot} /queue /cache
+/cache/explain/{request_id} /metrics /lora-adapters
+/completion /completions /infill /tokenize /detokenize /apply-template
+/v1/completions /v1/chat/completions /chat/completions
+/v1/chat/completions/input_tokens /chat/completions/input_tokens
+/v1/responses /responses /v1/responses/input_tokens /responses/input_tokens
+/v1/messages /v1/messages/count_tokens
+/v1/embeddings /embeddings /embedding /v1/rerank /v1/reranking /rerank /reranking
+/v1/stream /v1/streams/lookup
+"""
+
+
 def test_the_openapi_document_names_every_route_and_its_body() -> None:
     document = create_api(fake_service(FakeEngine())).openapi()
-    assert set(document["paths"]) == {
-        "/health",
-        "/v1/health",
-        "/v1/models",
-        "/models",
-        "/props",
-        "/slots",
-        "/slots/{id_slot}",
-        "/queue",
-        "/cache",
-        "/cache/explain/{request_id}",
-        "/metrics",
-        "/completion",
-        "/completions",
-        "/tokenize",
-        "/detokenize",
-        "/apply-template",
-        "/v1/completions",
-        "/v1/chat/completions",
-        "/chat/completions",
-    }
+    assert set(document["paths"]) == set(ROUTES.split())
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]
     assert body["content"]["application/json"]["schema"]["required"] == ["messages"]
 

@@ -12,6 +12,7 @@ import pytest
 from strata_plugin.engine.messages import Done, Token
 from strata_server.caller import Caller
 from strata_server.choice import Choice, Wanted
+from strata_server.dialects.dialect import NATIVE
 from strata_server.direct import direct
 from strata_server.generation import Generation
 from strata_server.own_fields import OwnFields
@@ -194,9 +195,9 @@ def test_a_token_with_timings_waits_for_what_follows_it() -> None:
 
 def two_choices(engine: FakeEngine) -> EventStream:
     service = fake_service(engine)
-    origin = Origin(Kind.COMPLETION, Caller("r"), OwnFields())
+    origin = Origin("native", Caller("r"), OwnFields())
     prepared = FakePrepared(Kind.COMPLETION, {"prompt": "abc", "stream": True})
-    generation = Generation(service, origin, prepared, WANTED)
+    generation = Generation(service, NATIVE, origin, prepared, WANTED)
     for index in range(2):
         stream = FakeStream(index + 1, [])
         engine.streams.append(stream)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import pytest
 
 from strata_plugin.engine.client import EngineGone
-from tests.unit.fake_backend import FakeEngine, fake_service
-from tests.unit.http_server import run, serving
+from strata_plugin.engine.messages import Submit
+from tests.unit.fake_backend import FakeEngine, Step, fake_service, says
+from tests.unit.http_server import run, serving, until
 
 
 def error_of(reply: Any) -> dict[str, Any]:
@@ -129,11 +131,11 @@ def test_unknown_paths_and_wrong_methods_are_not_found() -> None:
 def test_routes_that_we_do_not_have_yet_say_so() -> None:
     async def body() -> None:
         async with serving(fake_service(FakeEngine())) as client:
-            error = error_of(await client.post("/v1/messages", json={}))
+            error = error_of(await client.post("/v1/audio/transcriptions", json={}))
             assert error == {
                 "code": 501,
-                "message": "POST /v1/messages: known llama-server route, not available in "
-                "strata yet",
+                "message": "POST /v1/audio/transcriptions: known llama-server route, not "
+                "available in strata yet",
                 "type": "not_supported_error",
             }
             reply = await client.get("/tools")
@@ -235,3 +237,27 @@ def test_the_log_has_a_line_per_stage_and_no_prompt(caplog: pytest.LogCaptureFix
         "request abc: done, native, prompt 11 tokens (0 cached), generated 2"
     )
     assert "secret" not in caplog.text and "world" not in caplog.text
+
+
+def test_a_server_that_is_stopped_refuses_newcomers_and_lets_the_others_end() -> None:
+    more = asyncio.Event()
+
+    def script(request: Submit) -> list[Step]:
+        first, *rest = says("a", "b")(request)
+        return [first, more, *rest]
+
+    async def body() -> None:
+        service = fake_service(FakeEngine(script))
+        async with serving(service) as client:
+            old = asyncio.ensure_future(client.post("/completion", json={"prompt": "abc"}))
+            await until(lambda: bool(service.live))
+            draining = asyncio.ensure_future(service.drain(10))
+            await asyncio.sleep(0)
+            late = await client.post("/completion", json={"prompt": "abc"})
+            assert late.status_code == 503 and "shutting down" in late.text
+            assert not draining.done()
+            more.set()
+            assert (await old).json()["content"] == "ab"
+            await draining
+
+    run(body())

@@ -87,7 +87,7 @@ def test_errors_carry_the_id_too() -> None:
             for path, headers, status in (
                 ("/completion", {"X-Request-Id": "mine"}, 401),
                 ("/completion", key, 400),
-                ("/v1/messages", key, 501),
+                ("/v1/audio/transcriptions", key, 501),
             ):
                 reply = await client.post(path, content=b"{", headers=headers)
                 assert (reply.status_code, reply.headers["x-request-id"]) == (status, "mine")

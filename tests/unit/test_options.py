@@ -123,6 +123,29 @@ def test_keys_come_from_flag_and_file(tmp_path: Any) -> None:
     assert server_settings(parsed, MODEL).api_keys == ("a", "b")
 
 
+def test_settings_of_the_page_come_from_flag_or_file(tmp_path: Any) -> None:
+    file = tmp_path / "ui.json"
+    file.write_text('{"a": 2}')
+    inline, from_file = ["--ui-config", '{"a": 1}'], ["--webui-config-file", str(file)]
+    assert server_settings(parse([], {}), MODEL).ui_settings == {}
+    assert server_settings(parse(inline, {}), MODEL).ui_settings == {"a": 1}
+    assert server_settings(parse(from_file, {}), MODEL).ui_settings == {"a": 2}
+    with pytest.raises(UsageError, match="--ui-config and --ui-config-file exclude each other"):
+        server_settings(parse(inline + from_file, {}), MODEL)
+    file.write_text("[1]")
+    with pytest.raises(UsageError, match="--webui-config-file: expected a JSON object"):
+        parse(from_file, {})
+
+
+def test_flags_of_the_server_reach_its_settings(tmp_path: Any) -> None:
+    argv = ["--timeout", "5", "--api-prefix", "/llm", "--cors-origins", "http://a.b"]
+    parsed = parse([*argv, "--path", str(tmp_path), "--threads-http", "3"], {})
+    settings = server_settings(parsed, MODEL)
+    assert (settings.timeout, settings.api_prefix) == (5, "/llm")
+    assert (settings.cors_origins, settings.static_path) == ("http://a.b", str(tmp_path))
+    assert server_settings(parse([], {}), MODEL).timeout == 3600
+
+
 def test_verbose_is_more_than_any_level() -> None:
     assert config("-v").verbosity > 1000
     assert config("-lv", "1").verbosity == 1

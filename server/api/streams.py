@@ -1,0 +1,73 @@
+"""Coming back to a stream that was begun with the header X-Conversation-Id."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..bodies import read_body
+from ..caller import CALLER
+from ..dialects.fields import read_object
+from ..errors import JSON_TYPE, ApiError
+from ..replay import Follow, Owner
+from ..service import Service
+from .routes import delete, get, json_body, post
+
+
+def add_routes(router: APIRouter, service: Service) -> None:
+    """Add the routes to `router`."""
+
+    async def follow(request: Request) -> Response:
+        recording = service.recordings.find(_owner(request))
+        if recording is None:
+            raise ApiError("Stream not found or expired", "not_found_error")
+        text = request.query_params.get("from") or "0"
+        if not (text.isascii() and text.isdigit()):
+            raise ApiError("Invalid 'from' offset")
+        offset = int(text)
+        if offset < recording.dropped:
+            raise ApiError("Stream offset lost, please restart")
+        return Follow(recording, offset)
+
+    async def stop(request: Request) -> Response:
+        service.recordings.drop(_owner(request))
+        return Response(status_code=204)
+
+    async def lookup(request: Request) -> Response:
+        raw = await read_body(request, service.settings.timeout)
+        names = read_object(raw).get("conversation_ids")
+        tenant = request.scope[CALLER].tenant
+        known = [name for name in names if isinstance(name, str) and name] if isinstance(
+            names, list
+        ) else []
+        found = [
+            {
+                "conversation_id": recording.conversation,
+                "is_done": recording.is_done,
+                "total_bytes": recording.total,
+                "started_at": recording.started_at,
+                "completed_at": recording.completed_at,
+            }
+            for name in known
+            for recording in service.recordings.like((tenant, name))
+        ]
+        return Response(orjson.dumps(found), media_type=JSON_TYPE)
+
+    get(router, ("/v1/stream",), follow, "Read a stream from a byte on (conv_id, from)")
+    delete(router, ("/v1/stream",), stop, "Stop a stream and forget it (conv_id)")
+    post(
+        router,
+        ("/v1/streams/lookup",),
+        lookup,
+        "Which of some conversations have a stream",
+        json_body("conversation_ids"),
+    )
+
+
+def _owner(request: Request) -> Owner:
+    conversation = request.query_params.get("conv_id")
+    if not conversation:
+        raise ApiError("Missing conversation id in path")
+    return request.scope[CALLER].tenant, conversation
