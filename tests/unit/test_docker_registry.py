@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from strata_server import resumable
-from strata_server.docker_registry import Registry, get_image, parse
-from strata_server.http_client import DownloadError
+from strata_server.download import resumable
+from strata_server.download.docker_registry import Registry, get_image, parse
+from strata_server.download.http_client import DownloadError
 
 from .model_host import Host, model_host
 

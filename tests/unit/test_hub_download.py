@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from strata_server import hub_download, resumable
-from strata_server.http_client import DownloadError
-from strata_server.hub_cache import find_model, list_models
-from strata_server.hub_download import Hub, endpoint, get_model
+from strata_server.download import hub_download, resumable
+from strata_server.download.http_client import DownloadError
+from strata_server.download.hub_cache import find_model, list_models
+from strata_server.download.hub_download import Hub, endpoint, get_model
 
 from .model_host import Host, model_host
 
@@ -81,7 +81,7 @@ def test_a_start_from_the_cache_does_not_import_the_hubs_library(
 ) -> None:
     get_model(hub(host, tmp_path), "o/m:Q8_0", tell=lambda _: None)
     program = (
-        "import sys; from pathlib import Path; from strata_server.hub_download import *\n"
+        "import sys; from pathlib import Path; from strata_server.download.hub_download import *\n"
         f"get_model(Hub(Path({str(tmp_path)!r}), {host.url!r}), 'o/m:Q8_0')\n"
         "sys.exit('huggingface_hub' in sys.modules)"
     )

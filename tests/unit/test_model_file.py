@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from strata_server.flags import UsageError, parse
-from strata_server.hub_cache import (
+from strata_server.download.hub_cache import (
     NotCached,
     cache_directory,
     find_model,
     is_offline,
     list_models,
 )
+from strata_server.flags import UsageError, parse
 from strata_server.model_file import DEFAULT_PACKAGE, ModelFileError, check_gguf, choose_model
 
 from .model_host import model_host

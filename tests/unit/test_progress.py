@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from strata_server import progress
-from strata_server.progress import Progress, size_text
+from strata_server.download import progress
+from strata_server.download.progress import Progress, size_text
 
 pty = pytest.importorskip("pty")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from strata_server import resumable, url_download
-from strata_server.http_client import DownloadError
-from strata_server.url_download import download_folder, get_url, part_urls
+from strata_server.download import resumable, url_download
+from strata_server.download.http_client import DownloadError
+from strata_server.download.url_download import download_folder, get_url, part_urls
 
 from .model_host import Host, model_host
 

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from ..information import version
 from .http_client import DownloadError, Refused, failure, host
-from .information import version
 
 TIMEOUT_S = 10.0
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import httpx2
 
-from .information import version
+from ..information import version
 
 CONNECT_S = 10.0
 SILENCE_S = 30.0  # a server that sends nothing for so long is taken for gone
