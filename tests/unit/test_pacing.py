@@ -111,6 +111,8 @@ def test_the_first_tokens_have_a_chunk_each(monkeypatch: pytest.MonkeyPatch) -> 
 def test_company_grows_with_cost(cost: float, company: int) -> None:
     pacer = Pacer(mergeable=True)
     pacer.cost = cost
+    assert pacer.company == 1  # an answer that has not cost much yet is not made to wait
+    pacer.spent = 0.3
     assert pacer.company == company
     assert pacer.long == (cost > 0.001)
 
@@ -118,5 +120,5 @@ def test_company_grows_with_cost(cost: float, company: int) -> None:
 @pytest.mark.parametrize("read", [lambda p: p.company == 1, lambda p: not p.long])
 def test_what_may_not_be_merged_is_not(read: Callable[[Pacer], bool]) -> None:
     pacer = Pacer(mergeable=False)
-    pacer.cost = 1.0
+    pacer.cost = pacer.spent = 1.0
     assert read(pacer)
