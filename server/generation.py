@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from strata_plugin.engine.client import EngineGone
@@ -47,6 +48,8 @@ class Generation:
         self.names: dict[int, str] = {}  # of the choices, by their number in the engine
         self.ping_interval = float(prepared.info.get("sse_ping_interval", 30))
         self.aborted: asyncio.Future[ApiError] = asyncio.get_running_loop().create_future()
+        self._prompts: list[Any] = []  # token ids, by choice
+        self._turns = service.turns
         self._began = time.monotonic()
         self._closed = False
         self._forget = service.live.discard
@@ -62,10 +65,11 @@ class Generation:
         """Where the request stood when it arrived, as headers of its reply."""
         return queue_headers(self.choices[0].stages.first if self.choices else None)
 
-    def add(self, choice: Choice, stream: StreamPort) -> None:
-        """One more choice, queued already."""
+    def add(self, choice: Choice, stream: StreamPort, prompt: Any) -> None:
+        """One more choice, queued already; `prompt` are its token ids."""
         self.choices.append(choice)
         self.streams.append(stream)
+        self._prompts.append(prompt)
 
     def cancel(self) -> None:
         """Stop all choices that have not ended."""
@@ -85,6 +89,12 @@ class Generation:
         self._closed = True
         self.cancel()
         self._forget(self)
+        if self._turns is not None and self.wanted.chat:
+            for choice, stream, prompt in zip(
+                self.choices, self.streams, self._prompts, strict=True
+            ):
+                if choice.done is not None:
+                    self._turns.add(self.origin.salt, prompt, np.array(stream.sampled, np.int32))
         log.info(
             "request %s: %s, %s, prompt %d tokens (%d cached), generated %d, %.0f ms",
             self.origin.caller.request_id,
@@ -135,6 +145,10 @@ async def open_generation(
     for prompt in prompts:
         check_prompt(service, prompt)
     origin = Origin(dialect.name, caller, own, service.adapters.mixture(info.get("lora", ())))
+    if service.turns is not None and wanted.chat:
+        prompts = [service.turns.replayed(origin.salt, prompt) for prompt in prompts]
+        for prompt in prompts:
+            check_prompt(service, prompt)
     generation = Generation(service, dialect, origin, prepared, wanted)
     try:
         for number, prompt in enumerate(prompts):
@@ -185,7 +199,7 @@ def _submit_prompt(
             stream: StreamPort = service.engine.submit(request)
         else:  # as llama-server: an empty answer, which needs no row
             stream = EmptyAnswer(request_id)
-        generation.add(choice, stream)
+        generation.add(choice, stream, prompt)
         first_id = request_id if child == 0 else first_id
 
 

@@ -134,6 +134,10 @@ class StreamPort(Protocol):
     sink: Callable[[Event], None] | None  # gets events as they come, instead of `next`
 
     @property
+    def sampled(self) -> Sequence[int]:
+        """All tokens that were sampled so far."""
+
+    @property
     def waiting(self) -> bool:
         """Whether `next_nowait` has something."""
 

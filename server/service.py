@@ -19,6 +19,7 @@ from .errors import LOADING, SHUTTING_DOWN, ApiError
 from .ports import EnginePort, FrontendPort
 from .replay import Recordings
 from .settings import ServerSettings
+from .turns import Turns
 
 if TYPE_CHECKING:
     from .generation import Generation
@@ -40,6 +41,7 @@ class Service:
         self.frontend_info: dict[str, Any] = {}
         self.draining = False  # no request is accepted any more
         self.live: set[Generation] = set()
+        self.turns: Turns | None = None  # None: answers are not read as they were sampled
         self.recordings = Recordings()
         self.adapters = Adapters(settings.lora_scales)
         self._frontend: FrontendPort | None = None
@@ -58,8 +60,9 @@ class Service:
             return SHUTTING_DOWN
         return ApiError(self.engine.error, "unavailable_error") if self.engine.error else LOADING
 
-    def open_doors(self, frontend: FrontendPort) -> None:
+    def open_doors(self, frontend: FrontendPort, turns: Turns | None = None) -> None:
         """Everything is loaded: serve."""
+        self.turns = turns if self.settings.normalise else None
         self.frontend_info = frontend.info()
         self._frontend = frontend
 

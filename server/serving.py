@@ -26,6 +26,7 @@ from .information import native_build, version
 from .service import Service
 from .settings import ServerSettings
 from .sockets import BACKLOG, Listener
+from .turns import Turns, pieces_of
 
 log = logging.getLogger("strata.server")
 
@@ -169,7 +170,7 @@ class Life:
         fields = {**config.frontend, "n_ctx_slot": ready.n_ctx_slot, "templates": True}
         frontend = await service.beside(Frontend, model.handle, fields)
         service.build_info = build_info()
-        service.open_doors(frontend)
+        service.open_doors(frontend, Turns(pieces_of(model)))
         gc.collect()
         gc.freeze()  # what was loaded stays: keep the collector's pauses short
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,8 @@ class EmptyAnswer:
                 timings=NO_TIME,
             )
         ]
+
+    sampled: Sequence[int] = ()
 
     @property
     def waiting(self) -> bool:

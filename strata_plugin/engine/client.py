@@ -132,6 +132,11 @@ class RequestStream:
         self._client.cancel(self)
 
     @property
+    def sampled(self) -> array[int]:
+        """All tokens that were sampled so far."""
+        return self._sampled
+
+    @property
     def resumed(self) -> Resumed | None:
         """How far it has come; None where no token was sampled yet."""
         if not self._sampled:

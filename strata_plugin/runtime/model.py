@@ -149,6 +149,19 @@ class Model:
         is_eog = llama.llama_vocab_is_eog
         return frozenset(t for t in range(self.n_vocab) if is_eog(self.vocab, t))
 
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token, control tokens by their names."""
+        buffer = ctypes.create_string_buffer(64)
+        n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
+        if n < 0:
+            buffer = ctypes.create_string_buffer(-n)
+            n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
+        return buffer.raw[: max(n, 0)]
+
+    def is_control(self, token: int) -> bool:
+        """Whether a token is no text, but a mark."""
+        return bool(llama.llama_vocab_is_control(self.vocab, token))
+
     @property
     def n_ctx_train(self) -> int:
         """Context length that the model was trained with, in tokens."""

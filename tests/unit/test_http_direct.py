@@ -202,7 +202,7 @@ def two_choices(engine: FakeEngine) -> EventStream:
         stream = FakeStream(index + 1, [])
         engine.streams.append(stream)
         reply = FakeReply(Kind.COMPLETION, index)
-        generation.add(Choice(reply, 3, WANTED, len, Stages(f"r[{index}]")), stream)
+        generation.add(Choice(reply, 3, WANTED, len, Stages(f"r[{index}]")), stream, [])
     return EventStream(service, generation)
 
 
