@@ -1,4 +1,5 @@
-"""Where llama-server was measured to read again what it had read, W5 to W7, W12 to W16 and W18.
+"""Where llama-server was measured to read again what it had read, W5 to W7, W12 to W16 and W18; and
+answers that come back as history.
 
 Prompts are token ids, so that they fit any model: `--model` with a hybrid or sliding-window one
 shows W12 to W14. The figure of each is how many tokens were read though they had been read before.
@@ -22,6 +23,7 @@ from bench.streams import check, completion, timings, ttft_s
 
 IDS = range(100, 250)  # tokens that every vocabulary has, none of them special
 BLOCK = 256
+FREELY = {"temperature": 1.2, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 Run = Callable[[Server, int], Measurement]
 
 
@@ -167,6 +169,32 @@ def filled_in(n: int) -> Run:
     return run
 
 
+def said_again(turns: int, n_tokens: int) -> Run:
+    """A chat, drawn freely: how much of an answer is read again when it is history.
+
+    At the usual temperature a small model says hardly a word in other tokens than the tokeniser.
+    """
+
+    def run(server: Server, seed: int) -> Measurement:
+        messages = [{"role": "user", "content": f"Tell me story number {seed}, with odd names."}]
+        known, reread, last = 0, [], 0.0
+        for turn in range(turns):
+            body = {"messages": messages, "max_tokens": n_tokens, "seed": turn, **FREELY}
+            reply = client.send(server.port, client.Request("/v1/chat/completions", body))
+            if reply.error:
+                raise ScenarioError(f"{server.name}: {reply.error}")
+            value = json.loads(reply.text)
+            found = value["timings"]
+            reread += [max(0, known - 1 - found["cache_n"])] if turn else []
+            known = found["cache_n"] + found["prompt_n"] + found["predicted_n"]
+            last = found["prompt_ms"] / 1e3
+            messages.append(value["choices"][0]["message"])
+            messages.append({"role": "user", "content": "Go on."})
+        return {"reread_tokens": sum(reread) / len(reread), "ttft_s": last}
+
+    return run
+
+
 def common(count: int, shared: int, own: int) -> Run:
     """W18: conversations that begin alike, with RAM for three of them if each is kept whole."""
 
@@ -253,6 +281,8 @@ SCENARIOS = (
     _one("alternating", "W15: two conversations in turn", alternating(1500, 4)),
     _one("filled-in", "W16: /infill between two turns (a model with tokens for it)",
          filled_in(1200), "-np", "1"),
+    _one("said-again", "Answers of 150 tokens that come back as history", said_again(4, 150),
+         "-c", "8192"),
     _one("common", "W18: conversations that begin alike, RAM for three", common(8, 1000, 300),
          "--cache-ram", "100"),
 )  # fmt: skip
