@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 
 namespace strata {
 
@@ -83,6 +84,29 @@ static size_t bracket_depth(const std::string & text, bool quotes) {
     return most;
 }
 
+// `{m,n}` outside of literals, classes and comments: with n < m llama.cpp's reader counts down past zero, for ever.
+static void check_repetitions(const std::string & grammar) {
+    for (size_t i = 0; i < grammar.size(); i++) {
+        const char c = grammar[i];
+        if (c == '"' || c == '[') {
+            const char end = c == '"' ? '"' : ']';
+            for (i++; i < grammar.size() && grammar[i] != end; i++) {
+                i += grammar[i] == '\\';
+            }
+        } else if (c == '#') {
+            while (i < grammar.size() && grammar[i] != '\n') {
+                i++;
+            }
+        } else if (c == '{') {
+            unsigned long long least = 0, most = 0;
+            if (std::sscanf(grammar.c_str() + i, "{ %llu , %llu", &least, &most) == 2) {
+                require(least <= most, "\"grammar\": {" + std::to_string(least) + "," + std::to_string(most) +
+                                           "}: the least number of repetitions is more than the most");
+            }
+        }
+    }
+}
+
 void check_grammar(const std::string & grammar) {
     require(grammar.size() <= max_grammar, "\"grammar\" is longer than " + std::to_string(max_grammar) + " bytes");
     require(bracket_depth(grammar, true) <= max_nesting,
@@ -92,6 +116,7 @@ void check_grammar(const std::string & grammar) {
         rules++;
     }
     require(rules <= max_grammar_rules, "\"grammar\" has more than " + std::to_string(max_grammar_rules) + " rules");
+    check_repetitions(grammar);
 }
 
 struct schema_counts {

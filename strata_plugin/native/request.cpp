@@ -110,18 +110,94 @@ static json render_forced(const strata_frontend & f, const json & body, const st
     return data;
 }
 
+// Fields that are null are as good as absent; llama.cpp takes some of them for values of a wrong type. A call whose
+// arguments are null or an empty text has none.
+static void drop_nulls(json & object, const char * kept = "") {
+    if (!object.is_object()) {
+        return;
+    }
+    std::vector<std::string> names;
+    for (const auto & item : object.items()) {
+        if (item.value().is_null() && item.key() != kept) {
+            names.push_back(item.key());
+        }
+    }
+    for (const auto & name : names) {
+        object.erase(name);
+    }
+}
+
+static void without_nulls(json & body) {
+    drop_nulls(body);
+    for (const char * name : { "messages", "tools" }) {
+        if (!body.contains(name) || !body.at(name).is_array()) {
+            continue;
+        }
+        for (auto & item : body.at(name)) {
+            drop_nulls(item, "content");
+            if (item.is_object() && item.contains("function")) {
+                drop_nulls(item.at("function"));
+            }
+            if (!item.is_object() || !item.contains("tool_calls") || !item.at("tool_calls").is_array()) {
+                continue;
+            }
+            for (auto & call : item.at("tool_calls")) {
+                drop_nulls(call);
+                if (call.is_object() && call.contains("function") && call.at("function").is_object()) {
+                    json & function = call.at("function");
+                    if (function.contains("arguments") &&
+                        (function.at("arguments").is_null() || function.at("arguments") == "")) {
+                        function["arguments"] = "{}";
+                    }
+                    drop_nulls(function);
+                }
+            }
+        }
+    }
+}
+
+// What llama.cpp would leave out without a word, so that the answer is bound to nothing.
+static void check_format(const json & body) {
+    if (!body.contains("response_format")) {
+        return;
+    }
+    const json & format = body.at("response_format");
+    if (!format.is_object()) {
+        throw invalid_request("response_format: expected an object");
+    }
+    const json wrapper = json_value(format, "json_schema", json());
+    if (json_value(format, "type", std::string()) == "json_schema" && !wrapper.is_object()) {
+        throw invalid_request("response_format.json_schema: expected an object");
+    }
+    for (const json & owner : { format, wrapper }) {
+        if (owner.is_object() && owner.contains("schema") && !owner.at("schema").is_object()) {
+            throw invalid_request("response_format: the schema is not an object");
+        }
+    }
+}
+
 static json chat_data(const strata_frontend & f, json body) {
+    if (!body.is_object()) {
+        throw invalid_request("The body must be a JSON object");
+    }
+    without_nulls(body);
+    check_format(body);
     strata::check_messages(body);
     strata::check_fields(body, false);
     if (body.contains("chat_parser") && !body.at("chat_parser").is_null()) {
         throw invalid_request("Field 'chat_parser': is set by the server");
     }
     const std::string name = forced_tool(body);
+    const bool required = json_value(body, "tool_choice", std::string()) == "required";
     const json tools = json_value(body, "tools", json::array());
-    if (json_value(body, "tool_choice", std::string()) == "required" && (!tools.is_array() || tools.empty())) {
+    if (required && (!tools.is_array() || tools.empty())) {
         throw invalid_request("tool_choice: there are no tools to choose from");
     }
-    return name.empty() ? render(f, std::move(body)) : render_forced(f, body, name);
+    json data = name.empty() ? render(f, std::move(body)) : render_forced(f, body, name);
+    if (required && json_value(data, "grammar", std::string()).empty()) {
+        throw invalid_request("tool_choice: the chat template of this model cannot call tools");
+    }
+    return data;
 }
 
 // The request in llama.cpp's native form. Errors here have the type their exception gives them, as in llama-server,

@@ -1,10 +1,23 @@
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
+from tests.chat.scripted import scripted_model
 from tests.http.server_process import ServerProcess, need_native_library
+
+# clients that would otherwise ask their makers for news when they are imported
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+os.environ["LANGSMITH_TRACING"] = "false"
+os.environ["DO_NOT_TRACK"] = "1"
+
+TOOLS_TEMPLATE = Path(__file__).parent / "templates" / "tools.jinja"
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +26,52 @@ def server() -> Iterator[ServerProcess]:
     need_native_library()
     with ServerProcess("-c", "2048", "--metrics", "--seed", "1") as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def tool_server() -> Iterator[ServerProcess]:
+    """One server with the default model and a template that has tools."""
+    need_native_library()
+    template = ("--chat-template-file", str(TOOLS_TEMPLATE))
+    with ServerProcess("-c", "4096", "--seed", "1", *template) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def scripted_server() -> Iterator[ServerProcess]:
+    """One server with the model that says what it is told to."""
+    need_native_library()
+    # one thread: two that spin would wait for each other where the machine is busy
+    with ServerProcess("-m", str(scripted_model()), "-c", "4096", "-t", "1") as process:
+        yield process
+
+
+@pytest.fixture
+def scripted_client(scripted_server: ServerProcess) -> Iterator[httpx.Client]:
+    """A client of that server."""
+    with scripted_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def only_this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails the test where something asks for another machine, whatever becomes of it."""
+    asked: list[Any] = []
+    resolve, connect = socket.getaddrinfo, socket.socket.connect
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host not in ("127.0.0.1", b"127.0.0.1", "localhost", "::1"):
+            asked.append(host)
+            raise socket.gaierror(f"{host} is not this machine")
+        return resolve(host, *args, **kwargs)
+
+    def connect_here(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "::1"):
+            asked.append(address)
+            raise OSError(f"{address} is not this machine")
+        connect(self, address)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket.socket, "connect", connect_here)
+    yield
+    assert asked == []
