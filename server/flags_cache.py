@@ -57,9 +57,9 @@ CACHE: tuple[Flag, ...] = (
     ),
     switch(
         "--normalise",
-        "make constant what clients change in each prompt without meaning anything by it, so that "
-        "its prefix is found again: the stamp in Claude Code's x-anthropic-billing-header; and read "
-        "answers that come back as they were sampled",
+        "make constant what clients change in each prompt without meaning anything by it (the "
+        "stamp in Claude Code's x-anthropic-billing-header), so that its prefix is found again, "
+        "and read answers that come back as they were sampled",
         off="--no-normalise",
         env="STRATA_NORMALISE",
         default=True,

@@ -35,7 +35,7 @@ class Kind(IntEnum):
     COMPLETION = 0
     OAI_COMPLETION = 1
     OAI_CHAT = 2
-    INFILL = 5
+    INFILL = 3
 
 
 class ReplyPort(Protocol):

@@ -76,14 +76,12 @@ static void merge_timings(json & owner, const json & extra) {
             owner["timings"][item.key()] = item.value();
         }
     }
-    for (const char * inner : { "__verbose", "data" }) { // debug copy, payload of a named event
-        if (owner.contains(inner)) {
-            merge_timings(owner[inner], extra);
-        }
+    if (owner.contains("__verbose")) { // a copy for debugging
+        merge_timings(owner["__verbose"], extra);
     }
 }
 
-static char * write(json data, task_response_type type, int32_t sse, const char * extra_timings) {
+static char * write(json data, int32_t sse, const char * extra_timings) {
     if (extra_timings && *extra_timings) {
         const json extra = json::parse(extra_timings);
         if (data.is_array()) {
@@ -100,11 +98,7 @@ static char * write(json data, task_response_type type, int32_t sse, const char 
     if (data.is_null()) {
         return to_text("");
     }
-    switch (type) {
-        case TASK_RESPONSE_TYPE_ANTHROPIC: return to_text(format_anthropic_sse(data));
-        case TASK_RESPONSE_TYPE_OAI_RESP:  return to_text(format_oai_resp_sse(data));
-        default:                           return to_text(format_oai_sse(data));
-    }
+    return to_text(format_oai_sse(data));
 }
 
 extern "C" strata_reply * strata_reply_new(strata_prepared * p, size_t prompt, int32_t index, char ** err) {
@@ -157,7 +151,7 @@ extern "C" char * strata_reply_chunk(strata_reply * r, const strata_chunk * c, i
         } else {
             res.is_updated = true;
         }
-        return write(res.to_json(), res.res_type, sse, extra_timings);
+        return write(res.to_json(), sse, extra_timings);
     });
 }
 
@@ -211,6 +205,6 @@ extern "C" char * strata_reply_final(strata_reply * r, const strata_final * c, i
         } else {
             res.is_updated = true;
         }
-        return write(res.to_json(), res.res_type, sse, extra_timings);
+        return write(res.to_json(), sse, extra_timings);
     });
 }

@@ -3,7 +3,6 @@
 #include "limits.h"
 #include "prepared.h"
 #include "sampler_params.h"
-#include "server-chat.h"
 #include "server-schema.h"
 
 #include "strata.h"
@@ -210,10 +209,6 @@ static json native_data(const strata_frontend & f, int32_t kind, const std::stri
             return json::parse(body);
         case STRATA_KIND_OAI_CHAT:
             return chat_data(f, json::parse(body));
-        case STRATA_KIND_OAI_RESPONSES:
-            return chat_data(f, server_chat_convert_responses_to_chatcmpl(json::parse(body)));
-        case STRATA_KIND_ANTHROPIC:
-            return chat_data(f, server_chat_convert_anthropic_to_oai(json::parse(body)));
         case STRATA_KIND_INFILL:
             return infill_data(f, json::parse(body));
         default:
@@ -225,8 +220,6 @@ static task_response_type response_type(int32_t kind) {
     switch (kind) {
         case STRATA_KIND_OAI_COMPLETION: return TASK_RESPONSE_TYPE_OAI_CMPL;
         case STRATA_KIND_OAI_CHAT:       return TASK_RESPONSE_TYPE_OAI_CHAT;
-        case STRATA_KIND_OAI_RESPONSES:  return TASK_RESPONSE_TYPE_OAI_RESP;
-        case STRATA_KIND_ANTHROPIC:      return TASK_RESPONSE_TYPE_ANTHROPIC;
         default:                         return TASK_RESPONSE_TYPE_NONE;
     }
 }

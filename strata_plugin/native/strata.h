@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-#define STRATA_API_VERSION 3
+#define STRATA_API_VERSION 4
 
 struct llama_model;
 struct llama_context;
@@ -72,9 +72,7 @@ enum strata_kind {
     STRATA_KIND_COMPLETION     = 0, // POST /completion
     STRATA_KIND_OAI_COMPLETION = 1, // POST /v1/completions
     STRATA_KIND_OAI_CHAT       = 2, // POST /v1/chat/completions
-    STRATA_KIND_OAI_RESPONSES  = 3, // POST /v1/responses
-    STRATA_KIND_ANTHROPIC      = 4, // POST /v1/messages
-    STRATA_KIND_INFILL         = 5, // POST /infill
+    STRATA_KIND_INFILL         = 3, // POST /infill
 };
 
 // Parses, renders, tokenises, and builds the sampler once to check it (grammar, triggers): what llama-server would

@@ -48,9 +48,7 @@ class Kind(IntEnum):
     COMPLETION = 0
     OAI_COMPLETION = 1
     OAI_CHAT = 2
-    OAI_RESPONSES = 3
-    ANTHROPIC = 4
-    INFILL = 5
+    INFILL = 3
 
 
 def build_info() -> dict[str, Any]:

@@ -26,7 +26,7 @@ import orjson
 
 from .library import declare, lib_dir
 
-API_VERSION = 3
+API_VERSION = 4
 
 
 class NativeUnavailable(RuntimeError):

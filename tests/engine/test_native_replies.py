@@ -155,29 +155,6 @@ def test_usage_ends_a_chat_stream_that_asks_for_it() -> None:
     )
 
 
-def test_events_of_responses_and_anthropic_have_names() -> None:
-    reply = new_reply(Kind.ANTHROPIC, {"messages": MESSAGES, "stream": True})
-    assert token(reply, "Hi", 1) == (
-        'event: message_start\ndata: {"type":"message_start","message":{"id":"chatcmpl-ID",'
-        '"type":"message","role":"assistant","content":[],"model":"smollm2","stop_reason":null,'
-        '"stop_sequence":null,"usage":{"cache_read_input_tokens":0,"input_tokens":4,'
-        '"output_tokens":0}}}\n\n'
-        'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
-        '"content_block":{"type":"text","text":""}}\n\n'
-        'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
-        '"delta":{"type":"text_delta","text":"Hi"}}\n\n'
-    )
-    assert end(reply, stop=1).endswith('event: message_stop\ndata: {"type":"message_stop"}\n\n')
-
-    reply = new_reply(Kind.OAI_RESPONSES, {"input": "Hi", "stream": True})
-    events = re.findall("event: (.*)", token(reply, "Hi", 1) + end(reply, stop=1))
-    assert events == [
-        "response.created", "response.in_progress", "response.output_item.added",
-        "response.content_part.added", "response.output_text.delta", "response.output_text.done",
-        "response.content_part.done", "response.output_item.done", "response.completed",
-    ]  # fmt: skip
-
-
 # ---- whole replies ------------------------------------------------------------------------------
 
 

@@ -136,12 +136,6 @@ def test_names_of_other_apis_are_understood() -> None:
     assert completion(logprobs=4).info["n_probs"] == 4
     assert chat(logprobs=True, top_logprobs=6).info["n_probs"] == 6
     assert chat(max_completion_tokens=9).info["n_predict"] == 9
-    body = {"messages": MESSAGES, "max_tokens": 8, "stop_sequences": ["x"]}
-    info = prepare(Kind.ANTHROPIC, body).info
-    assert (info["n_predict"], info["stop"]) == (8, ["x"])
-    assert prepare(Kind.OAI_RESPONSES, {"input": "Hi", "max_output_tokens": 6}).info[
-        "n_predict"
-    ] == 6  # fmt: skip
 
 
 def test_defaults_come_from_the_command_line() -> None:
@@ -283,8 +277,6 @@ ERRORS: list[tuple[Kind, Any, int, str]] = [
         400,
         "response_format type",
     ),
-    (Kind.OAI_RESPONSES, {}, 400, "'input' is required"),
-    (Kind.ANTHROPIC, {}, 500, "'messages' is required"),
     (Kind.INFILL, {"input_prefix": "a", "input_suffix": "b"}, 501, "Infill is not supported"),
 ]
 
