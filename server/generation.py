@@ -113,13 +113,7 @@ async def prepare(service: Service, dialect: Dialect, body: bytes) -> tuple[Prep
     """
     function, size = service.frontend.prepare, len(body)
     native, request = await service.native_call(dialect.read, body, size=size)
-    try:
-        prepared = await service.native_call(function, int(dialect.kind), native, size=size)
-    except ApiError as error:
-        if error.error_type != "server_error":
-            raise
-        # llama.cpp calls much of what a client did wrong a fault of its own, and clients try again
-        raise ApiError(error.message) from error
+    prepared = await service.native_call(function, int(dialect.kind), native, size=size)
     return prepared, request
 
 

@@ -97,14 +97,18 @@ class Service:
         """Call into the native library, beside the event loop when `size` bytes of input take a
         while.
 
-        What it refuses comes out as `ApiError`.
+        What it refuses comes out as `ApiError`, and as the client's fault: llama.cpp calls much of
+        what a client did wrong a fault of its own, and clients try again.
         """
         try:
             if size <= INLINE_BYTES:
                 return function(*args)
             return await self.beside(function, *args)
         except Exception as error:
-            raise as_api_error(error) from error
+            refusal = as_api_error(error)
+            if refusal.error_type == "server_error":
+                refusal = ApiError(refusal.message)
+            raise refusal from error
 
     async def beside(self, function: Callable[..., T], *args: Any) -> T:
         """Run a native call (it releases the interpreter lock) in a worker thread."""

@@ -17,6 +17,7 @@ from ..errors import JSON_TYPE, ApiError
 from ..prometheus import render
 from ..queue_view import queue_view
 from ..service import Service
+from .body_schemas import TEXT
 from .routes import get, post
 
 
@@ -86,7 +87,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
     get(router, ("/v1/models", "/models"), models, "The loaded model")
     get(router, ("/props",), props, "Properties of the server and its model")
     post(router, ("/props",), set_props, "Change properties (accepted, changes nothing)", {})
-    get(router, ("/slots",), slots, "What each slot does")
+    get(router, ("/slots",), slots, "What each slot does", {"fail_on_no_slot": TEXT})
     get(router, ("/queue",), queue, "Every request: where it stands and how long it may take")
     get(router, ("/cache",), cache, "What is kept of prompts: in the KV cache, in RAM, on disk")
     get(
@@ -95,7 +96,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
         explain,
         "What of a request's prompt was found in the cache, and why the rest was not",
     )
-    get(router, ("/metrics",), metrics, "Prometheus metrics")
+    get(router, ("/metrics",), metrics, "Prometheus metrics", {"peek": TEXT})
 
 
 STARTED = int(time.time())  # Unix time at which this process started

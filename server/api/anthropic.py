@@ -11,6 +11,7 @@ from ..dialects.anthropic import Anthropic
 from ..dialects.fitting import Fitting
 from ..errors import JSON_TYPE
 from ..service import Service
+from . import body_schemas
 from .routes import count_tokens, generate, json_body, post
 
 
@@ -32,12 +33,12 @@ def add_routes(router: APIRouter, service: Service) -> None:
         ("/v1/messages",),
         messages,
         "Answer in Anthropic's Messages form",
-        json_body("messages"),
+        json_body("messages", fields=body_schemas.ANTHROPIC),
     )
     post(
         router,
         ("/v1/messages/count_tokens",),
         count,
         "Tokens that a Messages request is rendered to",
-        json_body("messages"),
+        json_body("messages", fields=body_schemas.ANTHROPIC),
     )

@@ -27,6 +27,7 @@ from ..lifetime import wait_disconnect
 from ..own_fields import OwnFields, mentions_own_fields, read_own_fields
 from ..service import Service
 from ..vectors import Vectors, in_base64, normalised
+from . import body_schemas
 from .routes import json_body, post
 
 T = TypeVar("T")
@@ -58,20 +59,26 @@ def add_routes(router: APIRouter, service: Service) -> None:
         body = await _body(service, request)
         return await _answer(_ranks(service, request, body), request)
 
-    post(router, ("/v1/embeddings",), openai, "Embed texts (OpenAI's form)", json_body("input"))
+    post(
+        router,
+        ("/v1/embeddings",),
+        openai,
+        "Embed texts (OpenAI's form)",
+        json_body("input", fields=body_schemas.EMBEDDINGS),
+    )
     post(
         router,
         ("/embeddings", "/embedding"),
         native,
         "Embed texts (llama-server's form)",
-        json_body("content"),
+        json_body("content", fields=body_schemas.EMBEDDINGS),
     )
     post(
         router,
         ("/v1/rerank", "/v1/reranking", "/rerank", "/reranking"),
         rank,
         "Rank documents by how well they answer a query",
-        json_body("query", "documents"),
+        json_body("query", "documents", fields=body_schemas.RERANK),
     )
 
 

@@ -12,6 +12,7 @@ from ..bodies import read_body
 from ..dialects.dialect import INFILL, NATIVE
 from ..errors import JSON_TYPE
 from ..service import Service
+from . import body_schemas
 from .routes import generate, json_body, post
 
 
@@ -38,23 +39,35 @@ def add_routes(router: APIRouter, service: Service) -> None:
         ("/completion", "/completions"),
         completion,
         "Continue a prompt",
-        json_body("prompt"),
+        json_body("prompt", fields=body_schemas.COMPLETION),
     )
     post(
         router,
         ("/infill",),
         infill,
         "Fill in between two pieces of code",
-        json_body("input_prefix", "input_suffix"),
+        json_body("input_prefix", "input_suffix", fields=body_schemas.INFILL),
     )
-    post(router, ("/tokenize",), tokenize, "Token ids of a text", json_body("content"))
-    post(router, ("/detokenize",), detokenize, "Text of token ids", json_body("tokens"))
+    post(
+        router,
+        ("/tokenize",),
+        tokenize,
+        "Token ids of a text",
+        json_body("content", fields=body_schemas.TOKENIZE),
+    )
+    post(
+        router,
+        ("/detokenize",),
+        detokenize,
+        "Text of token ids",
+        json_body("tokens", fields=body_schemas.DETOKENIZE),
+    )
     post(
         router,
         ("/apply-template",),
         apply_template,
         "The prompt that a chat is rendered to",
-        json_body("messages"),
+        json_body("messages", fields=body_schemas.TEMPLATE),
     )
 
 

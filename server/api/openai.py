@@ -10,6 +10,7 @@ from starlette.responses import Response
 from ..dialects.dialect import OPENAI_CHAT, OPENAI_COMPLETION
 from ..errors import JSON_TYPE
 from ..service import Service
+from . import body_schemas
 from .routes import count_tokens, generate, json_body, post
 
 
@@ -25,20 +26,26 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def input_tokens(request: Request) -> Response:
         return token_count(await count_tokens(service, OPENAI_CHAT, request))
 
-    post(router, ("/v1/completions",), completions, "Continue a prompt", json_body("prompt"))
+    post(
+        router,
+        ("/v1/completions",),
+        completions,
+        "Continue a prompt",
+        json_body("prompt", fields=body_schemas.OPENAI_COMPLETION),
+    )
     post(
         router,
         ("/v1/chat/completions", "/chat/completions"),
         chat_completions,
         "Answer a chat",
-        json_body("messages"),
+        json_body("messages", fields=body_schemas.CHAT),
     )
     post(
         router,
         ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"),
         input_tokens,
         "Tokens that a chat is rendered to",
-        json_body("messages"),
+        json_body("messages", fields=body_schemas.CHAT),
     )
 
 

@@ -10,6 +10,7 @@ from ..dialects.fitting import Fitting
 from ..dialects.responses import Responses
 from ..errors import NOT_FOUND, ApiError
 from ..service import Service
+from . import body_schemas
 from .openai import token_count
 from .routes import count_tokens, generate, json_body, post
 
@@ -40,12 +41,12 @@ def add_routes(router: APIRouter, service: Service) -> None:
         paths,
         respond,
         "Answer in OpenAI's Responses form",
-        json_body("input"),
+        json_body("input", fields=body_schemas.RESPONSES),
     )
     post(
         router,
         ("/v1/responses/input_tokens", "/responses/input_tokens"),
         input_tokens,
         "Tokens that a Responses request is rendered to",
-        json_body("input"),
+        json_body("input", fields=body_schemas.RESPONSES),
     )

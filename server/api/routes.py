@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,8 +18,16 @@ from ..replay import Follow, conversation_of
 from ..service import Service
 from ..sse import EventStream
 from ..whole import WholeReply
+from . import body_schemas
+from .body_schemas import TEXT, Schema
 
 Handler = Callable[[Request], Awaitable[Response]]
+NO_QUERY: Mapping[str, Schema] = {}
+ERROR: dict[str, Any] = {
+    "description": "An error; 501: this server was started without what the route needs, "
+    "503: the model is loading or the engine is gone",
+    "content": {"application/json": {"schema": body_schemas.ERROR}},
+}
 
 
 async def generate(service: Service, dialect: Dialect, request: Request) -> Response:
@@ -46,20 +55,39 @@ async def count_tokens(service: Service, dialect: Dialect, request: Request) -> 
 
 
 def post(
-    router: APIRouter, paths: Sequence[str], handler: Handler, summary: str, body: dict[str, Any]
+    router: APIRouter,
+    paths: Sequence[str],
+    handler: Handler,
+    summary: str,
+    body: dict[str, Any],
+    query: Mapping[str, Schema] = NO_QUERY,
 ) -> None:
-    """Register POST routes; the first path is the documented one, the others are aliases."""
-    _add(router, "POST", paths, handler, summary, body)
+    """Register POST routes; the first path is the documented one, the others are aliases. `query`
+    describes parameters after `?`.
+    """
+    _add(router, "POST", paths, handler, summary, body, query)
 
 
-def get(router: APIRouter, paths: Sequence[str], handler: Handler, summary: str) -> None:
-    """Register GET routes; the first path is the documented one, the others are aliases."""
-    _add(router, "GET", paths, handler, summary, {})
+def get(
+    router: APIRouter,
+    paths: Sequence[str],
+    handler: Handler,
+    summary: str,
+    query: Mapping[str, Schema] = NO_QUERY,
+) -> None:
+    """Register GET routes, as `post`."""
+    _add(router, "GET", paths, handler, summary, {}, query)
 
 
-def delete(router: APIRouter, paths: Sequence[str], handler: Handler, summary: str) -> None:
-    """Register DELETE routes; the first path is the documented one, the others are aliases."""
-    _add(router, "DELETE", paths, handler, summary, {})
+def delete(
+    router: APIRouter,
+    paths: Sequence[str],
+    handler: Handler,
+    summary: str,
+    query: Mapping[str, Schema] = NO_QUERY,
+) -> None:
+    """Register DELETE routes, as `post`."""
+    _add(router, "DELETE", paths, handler, summary, {}, query)
 
 
 def _add(
@@ -69,24 +97,35 @@ def _add(
     handler: Handler,
     summary: str,
     body: dict[str, Any],
+    query: Mapping[str, Schema],
 ) -> None:
     for number, path in enumerate(paths):
+        parameters = [
+            *({"name": n, "in": "path", "required": True, "schema": TEXT} for n in _names(path)),
+            *({"name": n, "in": "query", "schema": schema} for n, schema in query.items()),
+        ]
         router.add_api_route(
             path,
             handler,
             methods=[method],
             summary=summary if number == 0 else f"{summary} (alias of {paths[0]})",
             response_class=Response,
-            openapi_extra=body or None,
+            responses={"default": ERROR},
+            openapi_extra={**body, **({"parameters": parameters} if parameters else {})} or None,
         )
 
 
-def json_body(*required: str) -> dict[str, Any]:
-    """OpenAPI's description of a JSON body; fields beyond `required` are llama-server's."""
+def _names(path: str) -> list[str]:
+    """Names of the parameters in a path."""
+    return re.findall(r"\{(\w+)[:}]", path)
+
+
+def json_body(*required: str, fields: Mapping[str, Schema] | None = None) -> dict[str, Any]:
+    """OpenAPI's description of a JSON body; fields beyond `fields` are llama-server's."""
     schema = {
         "type": "object",
         "required": list(required),
-        "properties": {name: {} for name in required},
+        "properties": {**{name: {} for name in required}, **(fields or {})},
         "additionalProperties": True,
     }
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

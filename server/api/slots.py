@@ -16,6 +16,7 @@ from ..bodies import read_body
 from ..caller import CALLER
 from ..errors import JSON_TYPE, ApiError
 from ..service import Service
+from .body_schemas import TEXT, one_of
 from .routes import json_body, post
 
 ACTIONS = ("save", "restore", "erase")
@@ -54,7 +55,8 @@ def add_routes(router: APIRouter, service: Service) -> None:
         ("/slots/{id_slot}",),
         act,
         "Save what a slot holds to a file, restore it, or erase it (?action=)",
-        json_body("filename"),
+        json_body("filename", fields={"filename": TEXT}),
+        {"action": one_of(*ACTIONS)},
     )
 
 

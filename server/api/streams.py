@@ -13,6 +13,7 @@ from ..dialects.fields import read_object
 from ..errors import JSON_TYPE, ApiError
 from ..replay import Follow, Owner
 from ..service import Service
+from .body_schemas import COUNT, TEXT, array
 from .routes import delete, get, json_body, post
 
 
@@ -55,14 +56,21 @@ def add_routes(router: APIRouter, service: Service) -> None:
         ]
         return Response(orjson.dumps(found), media_type=JSON_TYPE)
 
-    get(router, ("/v1/stream",), follow, "Read a stream from a byte on (conv_id, from)")
-    delete(router, ("/v1/stream",), stop, "Stop a stream and forget it (conv_id)")
+    name = {"conv_id": TEXT}
+    get(
+        router,
+        ("/v1/stream",),
+        follow,
+        "Read a stream from a byte on (conv_id, from)",
+        {**name, "from": COUNT},
+    )
+    delete(router, ("/v1/stream",), stop, "Stop a stream and forget it (conv_id)", name)
     post(
         router,
         ("/v1/streams/lookup",),
         lookup,
         "Which of some conversations have a stream",
-        json_body("conversation_ids"),
+        json_body("conversation_ids", fields={"conversation_ids": array(TEXT)}),
     )
 
 

@@ -133,7 +133,7 @@ def _part(block: Object, kind: str, where: str) -> Iterator[Object]:
             at = f"{where}.content[{number}]"
             yield from _part(object_of(inner, at), "text", at)
     else:  # what a server of theirs has done or hidden: redacted_thinking, server_tool_use, ...
-        skipped(f"a block of type '{kind}' at {where}")
+        skipped("a block of type", kind, where)
 
 
 def _image(block: Object, where: str) -> str:
@@ -197,7 +197,7 @@ def _tools(tools: list[Any]) -> Iterator[Object]:
         tool = object_of(value, where)
         kind = tool.get("type", "custom")
         if kind != "custom" and "input_schema" not in tool:
-            skipped(f"a tool of type '{kind}'")
+            skipped("a tool of type", kind, where)
             continue
         schema = expect(tool.get("input_schema", {}), dict, f"{where}.input_schema")
         yield {

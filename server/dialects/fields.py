@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -12,17 +14,32 @@ from ..errors import ApiError
 log = logging.getLogger("strata.requests")
 
 Object = dict[str, Any]
+LONGEST_KIND = 40  # characters of what a client calls it
+MOST_TOLD = 1000
+_told: set[tuple[str, str]] = set()
 
 
 def read_object(body: bytes) -> Object:
     """The JSON object in `body`; null fields are left out. `ApiError` when it is none."""
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = _read(body)
+    except (ValueError, RecursionError) as error:
         raise ApiError(f"The body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ApiError("The body must be a JSON object")
     return _without_nulls(value)
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        # JavaScript's clients cut texts between the two halves of a character, and would send the
+        # half of one in each further request
+        if b"\\ud" not in body and b"\\uD" not in body:
+            raise
+        whole = json.dumps(json.loads(body), ensure_ascii=False).encode(errors="replace")
+        return orjson.loads(whole)
 
 
 def object_of(value: Any, where: str) -> Object:
@@ -50,9 +67,15 @@ def text_of(item: Object, name: str, where: str) -> str:
     return text
 
 
-def skipped(what: str) -> None:
-    """One line in the log for something that a request has and we don't."""
-    log.warning("skipped %s", what)
+def skipped(what: str, kind: Any, where: str) -> None:
+    """A line in the log for something that a request has and we don't; agents send the same with
+    each request, so only the first of its kind is a warning.
+    """
+    shown = "".join(islice(filter(str.isprintable, str(kind)), LONGEST_KIND))
+    news = (what, shown) not in _told
+    if news and len(_told) < MOST_TOLD:
+        _told.add((what, shown))
+    log.log(logging.WARNING if news else logging.DEBUG, "skipped %s '%s' at %s", what, shown, where)
 
 
 _WORDS = {

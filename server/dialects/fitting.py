@@ -20,7 +20,7 @@ from .fields import Object
 SYSTEM = ("system", "developer")
 ASK_LATE = (("user", "said-1"), ("system", "said-2"), ("assistant", "said-3"), ("user", "said-4"))
 ASK_ROWS = (("user", "said-1"), ("user", "said-2"))
-GOES_ON = {"user": ("user",), "tool": ("user",), "assistant": ("assistant",)}
+FOLLOWS = {"user": "user", "tool": "user", "assistant": "assistant"}  # in a row of one side
 
 Render = Callable[[bytes], bytes]  # from the body of POST /apply-template to its reply
 
@@ -35,16 +35,19 @@ class Fitting:
         self._render = render
 
     def __call__(self, messages: list[Object]) -> list[Object]:
-        """The same chat. Its system messages before all others become one. Later ones, and those
-        of one side in a row, stay as they are where the template takes them; otherwise they become
-        part of what is said there.
+        """The same chat. Its system messages before all others become one, and so do an
+        assistant's in a row, which llama.cpp refuses at the end. Later system messages, and a
+        user's in a row, stay as they are where the template takes them; otherwise they become part
+        of what is said there.
         """
         first = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM), len(messages))
         late = messages[first:]
         if any(message["role"] in SYSTEM for message in late) and not self._takes_late:
             late = _as_reminders(late)
+        if any(_goes_on(*pair) for pair in pairwise(late)):
+            late = _in_turn(late, ("assistant",))
         if any(_goes_on(*pair) for pair in pairwise(late)) and not self._takes_rows:
-            late = _in_turn(late)
+            late = _in_turn(late, ("user",))
         return [*_as_one(messages[:first]), *late]
 
     @functools.cached_property
@@ -71,7 +74,8 @@ class Fitting:
 
 def _goes_on(message: Object, following: Object) -> bool:
     """Whether the second of two neighbours is more of what the first one's side says."""
-    return following["role"] in GOES_ON.get(message["role"], ()) and not message.get("tool_calls")
+    same = FOLLOWS.get(message["role"]) == following["role"]
+    return same and not message.get("tool_calls")
 
 
 def _as_one(messages: list[Object]) -> list[Object]:
@@ -83,10 +87,10 @@ def _with(message: Object, following: Object) -> Object:
     return {**both, "content": joined(message.get("content"), following.get("content"))}
 
 
-def _in_turn(messages: Iterable[Object]) -> list[Object]:
+def _in_turn(messages: Iterable[Object], sides: Sequence[str]) -> list[Object]:
     found: list[Object] = []
     for message in messages:
-        if found and _goes_on(found[-1], message):
+        if found and message["role"] in sides and _goes_on(found[-1], message):
             found[-1] = _with(found[-1], message)
         else:
             found.append(message)

@@ -100,7 +100,7 @@ def _add_item(item: Object, where: str, messages: list[Object]) -> None:
             own = _assistant(messages)
             own["reasoning_content"] = own.get("reasoning_content", "") + text
     else:  # what a server of theirs has done: web_search_call, item_reference, ...
-        skipped(f"an item of type '{kind}' at {where}")
+        skipped("an item of type", kind, where)
 
 
 def _assistant(messages: list[Object]) -> Object:
@@ -149,11 +149,23 @@ def _tool_output(output: Any, where: str) -> Any:
 
 def _call(item: Object, kind: str, where: str) -> Object:
     if kind == "function_call":
-        arguments = text_of(item, "arguments", where)
+        arguments = _arguments(text_of(item, "arguments", where))
     else:
         arguments = orjson.dumps({"input": text_of(item, "input", where)}).decode()
     function = {"name": text_of(item, "name", where), "arguments": arguments}
     return {"id": text_of(item, "call_id", where), "type": "function", "function": function}
+
+
+def _arguments(text: str) -> str:
+    """A call's arguments as an object. One that was cut off would be refused, with the whole
+    conversation that it is part of.
+    """
+    text = text or "{}"
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    return text if isinstance(value, dict) else orjson.dumps({"input": text}).decode()
 
 
 def _thoughts(item: Object, where: str) -> str:
@@ -175,7 +187,7 @@ def _tools(tools: list[Any]) -> Iterator[Object]:
         tool = object_of(tool, where)
         kind = text_of(tool, "type", where)
         if kind != "function":  # web_search, custom, namespace, mcp, ...
-            skipped(f"a tool of type '{kind}'")
+            skipped("a tool of type", kind, where)
             continue
         function = {name: value for name, value in tool.items() if name != "type"}
         function["name"] = text_of(tool, "name", where)

@@ -25,9 +25,11 @@ END, START = "<|im_end|>", "<|im_start|>"
 SURE, LIKELY, UNLIKELY = 1.0, 0.9, 0.5  # shares of the highest logit, about 18
 WORDS = tuple(f" w{n}" for n in range(8))
 
-# What may follow a token. "" is the end of a prompt, where an answer begins.
+# What may follow a token. "" is the end of a prompt, where an answer begins; where a template ends
+# its prompts with a space, it is a call.
 _NEXT: dict[str, dict[str, float]] = {
     "": {"Hello": SURE, "<think>": 0.95, "<tool_call>": LIKELY, "So": LIKELY},
+    " ": {"<tool_call>": SURE},
     "Hello": {" there": SURE},
     " there": {".": SURE},
     ".": {END: SURE, "<tool_call>": UNLIKELY},
@@ -104,7 +106,7 @@ def _write(path: Path) -> None:
     embedding = np.eye(len(_TOKENS), _N_EMBD, dtype=np.float32)
     output = np.zeros((len(_TOKENS), _N_EMBD), dtype=np.float32)
     for token, followers in _NEXT.items():
-        last = ids[token] if token else ids["Ċ"]  # a prompt ends with a line break
+        last = ids[{"": "Ċ", " ": "Ġ"}.get(token, token)]  # a prompt ends with a line break
         for follower, share in followers.items():
             output[ids[follower], last] = share
     ones = np.ones(_N_EMBD, dtype=np.float32)

@@ -3,13 +3,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.chat.scripted import scripted_model
+from tests.http.calling import calling_server
 from tests.http.server_process import ServerProcess, need_native_library
 
 # clients that would otherwise ask their makers for news when they are imported
@@ -17,23 +17,12 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 os.environ["LANGSMITH_TRACING"] = "false"
 os.environ["DO_NOT_TRACK"] = "1"
 
-TOOLS_TEMPLATE = Path(__file__).parent / "templates" / "tools.jinja"
-
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
     """One server with the default model for all tests that only send requests."""
     need_native_library()
     with ServerProcess("-c", "2048", "--metrics", "--seed", "1") as process:
-        yield process
-
-
-@pytest.fixture(scope="session")
-def tool_server() -> Iterator[ServerProcess]:
-    """One server with the default model and a template that has tools."""
-    need_native_library()
-    template = ("--chat-template-file", str(TOOLS_TEMPLATE))
-    with ServerProcess("-c", "4096", "--seed", "1", *template) as process:
         yield process
 
 
@@ -51,6 +40,14 @@ def scripted_client(scripted_server: ServerProcess) -> Iterator[httpx.Client]:
     """A client of that server."""
     with scripted_server.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server whose model calls a tool and answers to its result."""
+    need_native_library()
+    with calling_server(tmp_path_factory.mktemp("templates")) as process:
+        yield process
 
 
 @pytest.fixture

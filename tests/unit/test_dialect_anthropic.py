@@ -70,6 +70,7 @@ def test_a_system_message_in_the_middle_stays_there() -> None:
 def test_thinking_is_given_back_and_what_is_hidden_is_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     hidden = {"type": "redacted_thinking", "data": "xyz"}
     thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
     found = messages_of(said(thinking, hidden, text("a"), role="assistant"))
@@ -143,7 +144,7 @@ def test_what_a_server_of_theirs_did_is_skipped_with_a_line_in_the_log(
 ) -> None:
     kinds = ("server_tool_use", "web_search_tool_result", "mcp_tool_use", "container_upload", "new")
     blocks = [{"type": kind, "id": "1", "content": {}} for kind in kinds]
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.DEBUG):
         found = messages_of(said(*blocks, text("a"), role="assistant"))
     assert found == [{"role": "assistant", "content": [text("a")]}]
     assert [kind in caplog.text for kind in kinds] == [True] * len(kinds)
@@ -153,6 +154,7 @@ def test_what_a_server_of_theirs_did_is_skipped_with_a_line_in_the_log(
 
 
 def test_tools_and_those_that_run_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     typed = {**TOOL, "type": "custom", "strict": True, "eager_input_streaming": True, **EPHEMERAL}
     assert chat(tools=[TOOL, typed])["tools"] == [CHAT_TOOL, CHAT_TOOL]
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
+from strata_server.dialects import fields
 from strata_server.dialects.responses import Responses
 from strata_server.dialects.responses_request import chat_body
 from strata_server.errors import ApiError, context_exceeded
@@ -155,14 +157,46 @@ def test_calls_of_custom_tools() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ("", "{}"),
+        ('{"a": [1, ', '{"input":"{\\"a\\": [1, "}'),
+        ("[1]", '{"input":"[1]"}'),
+        ("null", '{"input":"null"}'),
+    ],
+)
+def test_a_call_that_was_cut_off_ends_no_conversation(arguments: str, shown: str) -> None:
+    found = messages_of(call("1", arguments=arguments))[0]["tool_calls"]
+    assert found == [as_tool_call("1", arguments=shown)]
+
+
 def test_what_a_server_of_theirs_did_is_skipped_with_a_line_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     kinds = ("web_search_call", "item_reference", "image_generation_call", "compaction", "new")
     items = [{"type": kind, "id": "x"} for kind in kinds]
     found = messages_of(*items, message("user", "a"))
     assert found == [{"role": "user", "content": [text("a")]}]
     assert [f"'{kind}' at input[{i}]" in caplog.text for i, kind in enumerate(kinds)] == [True] * 5
+
+
+def test_the_log_tells_once_of_each_kind_in_one_short_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fields, "_told", set())
+    for _ in range(3):
+        messages_of({"type": "new"}, {"type": "evil\nI request: done\x1b[31m" + "x" * 100})
+    told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert told == [
+        "skipped an item of type 'new' at input[0]",
+        f"skipped an item of type 'evilI request: done[31m{'x' * 17}' at input[1]",
+    ]
+    monkeypatch.setattr(fields, "MOST_TOLD", 5)
+    messages_of(*({"type": f"kind {n}"} for n in range(9)))
+    assert len(fields._told) == 5
 
 
 def test_parts_of_messages() -> None:
@@ -181,6 +215,7 @@ def test_parts_of_messages() -> None:
 
 
 def test_tools_and_those_that_run_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     others = [
         {"type": "web_search", "external_web_access": False},
         {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},

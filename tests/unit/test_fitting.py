@@ -119,7 +119,14 @@ def test_who_has_to_take_turns_says_it_all_at_once() -> None:
         {**tool, "content": "found\n\ne"},
         message("assistant", "f"),
     ]
-    assert Fitting(shows_all)(messages) == messages
+    asis = Fitting(shows_all)(messages)
+    assert asis[:3] == messages[:3] and asis[4:] == messages[5:]
+
+
+@pytest.mark.parametrize("template", ALL)
+def test_an_assistant_s_messages_in_a_row_are_one(template: Any) -> None:
+    messages = [message("user", "a"), message("assistant", "b"), message("assistant", "c")]
+    assert Fitting(template)(messages) == [message("user", "a"), message("assistant", "b\n\nc")]
 
 
 def test_calls_one_after_the_other_stay_apart() -> None:
