@@ -66,6 +66,9 @@ class MessageReply(ChatReply):
         message = self._message([], None, None, _usage(counts, 0))
         return event("message_start", {"type": "message_start", "message": message})
 
+    def _progress(self, progress: Any) -> bytes:
+        return event("ping", {"type": "ping", "prompt_progress": progress})
+
     def _changes(self, changes: Sequence[Change]) -> bytes:
         return b"".join(self._change(change) for change in changes)
 

@@ -48,8 +48,9 @@ def test_a_message(client: Anthropic) -> None:
 
 
 def test_a_stream_adds_up_to_its_final_message(client: Anthropic) -> None:
+    asked: Any = {**GREEDY, "return_progress": True, "sse_ping_interval": 1}
     with client.messages.stream(
-        model="any", messages=HELLO, max_tokens=8, extra_body=GREEDY
+        model="any", messages=HELLO, max_tokens=8, extra_body=asked
     ) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()

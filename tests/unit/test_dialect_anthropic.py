@@ -10,7 +10,16 @@ import pytest
 from strata_server.dialects.anthropic import Anthropic, signature
 from strata_server.dialects.anthropic_request import chat_body
 from strata_server.errors import ApiError
-from tests.unit.chat_writer import CALLS, TEXT, THOUGHT, streamed, whole
+from tests.unit.chat_writer import (
+    CALLS,
+    PROGRESS,
+    TEXT,
+    THOUGHT,
+    ChatWriter,
+    read_events,
+    streamed,
+    whole,
+)
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 EPHEMERAL = {"cache_control": {"type": "ephemeral"}}
@@ -366,6 +375,13 @@ def test_a_whole_message_has_the_same_blocks() -> None:
     ]
     assert message["usage"] == {**USAGE, "output_tokens": 8}
     assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "model")
+
+
+def test_progress_is_told_in_pings_which_all_clients_pass_over() -> None:
+    reply = DIALECT.reply(ChatWriter([], "stop", True), {}, len)
+    start, ping = read_events(reply.chunk(sse=True, kind=PROGRESS, progress_processed=5))
+    assert start["type"] == "message_start"
+    assert ping == {"type": "ping", "prompt_progress": {"processed": 5}}
 
 
 def test_an_empty_answer_has_no_blocks() -> None:
