@@ -11,22 +11,12 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from strata_plugin.engine.messages import (
-    Done,
-    Embed,
-    Embedded,
-    Failed,
-    Moved,
-    Progress,
-    Queued,
-    Ready,
-    SlotActed,
-    Started,
-    Submit,
-    Token,
-)
+from strata_plugin.engine.messages import Embed, Embedded, Failed, Ready, SlotActed, Submit
+from strata_plugin.engine.request_stream import Event
 
-Event = Queued | Moved | Started | Progress | Token | Done | Failed
+__all__ = [
+    "EnginePort", "Event", "FrontendPort", "Kind", "PreparedPort", "ReplyPort", "StreamPort",
+]  # fmt: skip
 
 
 class Kind(IntEnum):

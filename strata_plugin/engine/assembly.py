@@ -69,6 +69,10 @@ STATE_SETTINGS = (
 log = logging.getLogger(__name__)
 
 
+# what goes wrong while an engine is put together, each with one line for a person
+LOAD_ERRORS = (ModelError, ContextError, NativeError, NativeUnavailable, ValueError)
+
+
 class LoadError(Exception):
     """The engine can't be put together; the message is one line for a person."""
 
@@ -85,7 +89,7 @@ class LoadedEngine:
         log_to_stderr(config.verbosity)
         try:
             self._load(config, on_progress, clock)
-        except (ModelError, ContextError, NativeError, NativeUnavailable, ValueError) as e:
+        except LOAD_ERRORS as e:
             raise LoadError(str(e)) from e
 
     def _load(

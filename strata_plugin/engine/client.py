@@ -13,9 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from array import array
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from enum import Enum
 from itertools import count
 from typing import Any, cast
@@ -47,7 +45,6 @@ from .messages import (
     Queue,
     Queued,
     Ready,
-    Resumed,
     Shutdown,
     SlotActed,
     Slots,
@@ -58,11 +55,10 @@ from .messages import (
 )
 from .messages import encode as encode_messages
 from .quarantine import MOST_FAILURES, WITHIN_S, Quarantine, Restarts
+from .request_stream import ENDS, RequestStream
 from .transport import FrameParser, frame
 
-Event = Queued | Moved | Started | Progress | Token | Done | Failed
 Query = GetSlots | GetQueue | GetCache | GetExplanation | GetMetrics | ActOnSlot
-_ENDS = (Done, Failed)
 WORKER = "strata_plugin.engine.worker"
 HANG_S = 120.0
 WAIT_DISK_S = 5.0  # at most, until a new engine's disk tier is open
@@ -85,92 +81,6 @@ _LOST = (EngineState.FAILED, EngineState.STOPPED)
 
 class EngineGone(Exception):
     """The engine process has ended."""
-
-
-class RequestStream:
-    """Events of one submitted choice, ended by `Done` or `Failed`. An engine that takes over from
-    one that has died may tell things again; nothing is handed out twice.
-    """
-
-    def __init__(self, client: EngineClient, request_id: int) -> None:
-        self.request_id = request_id
-        self.finished = False  # the last event has arrived (not: has been read)
-        self.started = False  # an engine has worked on it
-        self._sampled = array("i")
-        self._sampler_state = b""
-        self._progress = -1  # prompt tokens that were told to be read
-        self.sink: Callable[[Event], None] | None = None  # gets events at once instead of `next`
-        self._client = client
-        self._events: deque[Event] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def next(self, timeout: float | None = None) -> Event | None:
-        """The next event; None after `timeout` seconds without one."""
-        if not self._events:
-            loop = asyncio.get_running_loop()
-            self._waiter = waiter = loop.create_future()
-            timer = loop.call_later(timeout, self._wake) if timeout is not None else None
-            try:
-                await waiter
-            finally:
-                self._waiter = None
-                if timer is not None:
-                    timer.cancel()
-        return self.next_nowait()
-
-    def next_nowait(self) -> Event | None:
-        """The next event if there is one."""
-        return self._events.popleft() if self._events else None
-
-    @property
-    def waiting(self) -> bool:
-        """Whether an event is there that nobody has taken yet."""
-        return bool(self._events)
-
-    def cancel(self) -> None:
-        """Give up: the engine frees the row at its next step border. Harmless after the end."""
-        self._client.cancel(self)
-
-    @property
-    def sampled(self) -> array[int]:
-        """All tokens that were sampled so far."""
-        return self._sampled
-
-    @property
-    def resumed(self) -> Resumed | None:
-        """How far it has come; None where no token was sampled yet."""
-        if not self._sampled:
-            return None
-        return Resumed(self._sampled.tobytes(), self._sampler_state)
-
-    def push(self, event: Event) -> None:
-        """Called by the client for each event."""
-        if isinstance(event, Token):
-            self._sampled.append(event.token)
-            self._sampler_state = event.sampler_state
-        elif isinstance(event, Started):
-            if self.started:
-                return
-            self.started = True
-        elif isinstance(event, Progress):
-            if event.processed <= self._progress:
-                return
-            self._progress = event.processed
-        elif isinstance(event, _ENDS):
-            self.finished = True
-        if self.sink is not None:
-            self.sink(event)
-        else:
-            self.put(event)
-
-    def put(self, event: Event) -> None:
-        """Keep an event for `next`; a sink that can't take one more gives it back with this."""
-        self._events.append(event)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class EngineClient(asyncio.Protocol):
@@ -297,7 +207,7 @@ class EngineClient(asyncio.Protocol):
     def submit(self, request: Submit) -> RequestStream:
         """Send a request. Raises `EngineGone` when there is no engine."""
         self._check_there()
-        stream = RequestStream(self, request.request_id)
+        stream = RequestStream(request.request_id, self.cancel)
         self._streams[request.request_id] = stream
         self._take(request)
         return stream
@@ -324,9 +234,8 @@ class EngineClient(asyncio.Protocol):
 
     def cancel(self, stream: RequestStream) -> None:
         """See `RequestStream.cancel`."""
-        if self._streams.pop(stream.request_id, None) is not None and self._forget(
-            stream.request_id
-        ):
+        known = self._streams.pop(stream.request_id, None) is not None
+        if known and self._forget(stream.request_id):
             self._send(Cancel(stream.request_id))
 
     async def embed(self, request: Embed) -> Embedded | Failed:
@@ -437,7 +346,7 @@ class EngineClient(asyncio.Protocol):
     def _restart(self) -> bool:
         """Have another engine started; False after too many failures."""
         how = _how_it_ended(self._process)
-        in_quarantine = self._quarantine.active
+        one_by_one = " one by one" if self._quarantine.active else ""
         worked_on = [
             number
             for number in self._requests
@@ -449,7 +358,7 @@ class EngineClient(asyncio.Protocol):
         self.error = self.error or f"the engine process {how}"
         log.error(
             "%s; %d requests go on%s",
-            self.error, len(self._requests), " one by one" if in_quarantine else "",
+            self.error, len(self._requests), one_by_one,
         )  # fmt: skip
         if guilty is not None:
             self._condemn(guilty)
@@ -530,7 +439,7 @@ class EngineClient(asyncio.Protocol):
                     waiting.set_result(message)
                 stream = self._streams.get(message.request_id)
                 if stream is not None:  # else: cancelled in the meantime
-                    if isinstance(message, _ENDS):
+                    if isinstance(message, ENDS):
                         del self._streams[message.request_id]
                         self._forget(message.request_id)
                     stream.push(message)

@@ -277,7 +277,8 @@ class EngineCore:
             self._recovery.unpark_one(force=True)
             return True
         plan = self._recovery.isolate(plan)
-        if sum(p.count for p in plan.pieces) > len(plan.pieces):  # rows alone never take long
+        read = sum(p.count for p in plan.pieces if p.count > 1)
+        if read:  # rows alone never take long
             self.beat(self._scheduler.predict_ms(plan))
         code = self._compute(plan)
         if code != 0:
@@ -296,7 +297,6 @@ class EngineCore:
             self._go_on(generation, token)
         self._recovery.after_success(plan)
         # blocks that fill are stored in steps that take long anyway, those of who has ended in any
-        read = sum(p.count for p in plan.pieces if p.count > 1)
         self._behind = True
         self._sequences.write_behind(1 + read // self._block_tokens, busy=read > 0)
         if self._debug:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
@@ -111,13 +110,10 @@ class _Job:
 
 
 class Embedder:
-    """All requests of one context. The same interface to the process around it as `EngineCore`."""
+    """All requests of one context; answers the same questions as `EngineCore`."""
 
     def __init__(self, context: VectorContextPort, *, clock: Callable[[], float]) -> None:
         self.events: list[Frozen] = []
-        self.flush: Callable[[], None] = lambda: None
-        self.wake: Callable[[], None] = lambda: None
-        self.beat: Callable[[float], None] = lambda predicted_ms: None
         self._context = context
         self._clock = clock
         self._batch = context.new_batch()
@@ -126,7 +122,6 @@ class Embedder:
         self._free = list(range(context.n_seq_max))
         self._cells = context.n_ctx if context.splits else context.n_batch
         self._rate = 0.0  # tokens per second
-        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._counts: Counter[str] = Counter()
         self._seconds = 0.0
 
@@ -244,25 +239,15 @@ class Embedder:
         }
         self.events.append(Metrics(query_id, values))
 
-    def post(self, task: Callable[[], None]) -> None:
-        """Have the step loop call `task` between two steps; any thread may do this."""
-        self._tasks.put(task)
-        self.wake()
-
-    def close(self) -> None:
-        """Nothing will be asked any more."""
-
     # -- one step --------------------------------------------------------------------------------
 
     @property
     def at_rest(self) -> bool:
         """Nothing to do until a message comes."""
-        return not self._jobs and self._tasks.empty()
+        return not self._jobs
 
     def step(self) -> bool:
         """Compute one step; False when there is nothing to compute."""
-        while not self._tasks.empty():
-            self._tasks.get()()
         pieces = self._plan()
         if not pieces:
             return False

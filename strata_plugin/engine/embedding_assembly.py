@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strata_plugin.runtime.context import ContextError
 from strata_plugin.runtime.embedding import EmbeddingContext
 from strata_plugin.runtime.library import log_to_stderr
-from strata_plugin.runtime.model import Model, ModelError
-from strata_plugin.runtime.native import NativeError, NativeUnavailable, memory_class_name
+from strata_plugin.runtime.model import Model
+from strata_plugin.runtime.native import memory_class_name
 
-from .assembly import LoadError, model_info
+from .assembly import LOAD_ERRORS, LoadError, model_info
 from .config import EmbeddingConfig, EngineConfig
 from .embedder import Embedder
 from .messages import Ready, Submit
@@ -39,7 +38,7 @@ class LoadedEmbedder:
             if config.context.warmup:
                 context.warmup()
             memory = memory_class_name(context.handle)
-        except (ModelError, ContextError, NativeError, NativeUnavailable, ValueError) as error:
+        except LOAD_ERRORS as error:
             raise LoadError(str(error)) from error
         self.core = Embedder(context, clock=clock)
         self.ready = Ready(

@@ -34,9 +34,8 @@ class Quarantine:
         Those that were to be tried remain so.
         """
         guilty, self._alone = self._alone, None
-        waiting = [s for s in self._suspects if s != guilty]
-        more = [w for w in working_on if w != guilty and w not in waiting]
-        self._suspects = deque([*more, *waiting])
+        more = [w for w in working_on if w != guilty and w not in self._suspects]
+        self._suspects.extendleft(reversed(more))
         return guilty
 
     def next(self) -> int | None:
@@ -74,5 +73,5 @@ class Restarts:
             self._failures.popleft()
         if len(self._failures) >= MOST_FAILURES:
             return None
-        doublings = max(0, len(self._failures) - 1)
-        return float(min(LONGEST_DELAY_S, FIRST_DELAY_S * 4**doublings))
+        before = max(0, len(self._failures) - 1)
+        return float(min(LONGEST_DELAY_S, FIRST_DELAY_S * 4**before))

@@ -172,15 +172,15 @@ def _handle(
 def _loop(link: Link, engine: Engine, inbox: Inbox, heartbeat: Heartbeat) -> None:
     """Step loop: drain messages, compute a step, send what it produced."""
     core = engine.core
-    core.beat = heartbeat.begin
 
     def flush() -> None:
         if core.events:
             events, core.events = core.events, []
             link.send(events)
 
-    core.flush = flush
-    core.wake = lambda: inbox.put((None, None))
+    if isinstance(core, EngineCore):
+        core.flush, core.beat = flush, heartbeat.begin
+        core.wake = lambda: inbox.put((None, None))
     while True:
         try:
             message, sampler = inbox.get(block=core.at_rest)
@@ -207,7 +207,6 @@ def run(sock: socket.socket, heartbeat: Heartbeat) -> int:
         frames += got
     config = decode_config(frames[0])
     from .assembly import LoadedEngine, LoadError
-    from .embedding_assembly import LoadedEmbedder
 
     try:
         last = [0.0]
@@ -221,6 +220,8 @@ def run(sock: socket.socket, heartbeat: Heartbeat) -> int:
         if config.embedding is None:
             engine = LoadedEngine(config, on_progress, time.perf_counter)
         else:
+            from .embedding_assembly import LoadedEmbedder
+
             engine = LoadedEmbedder(config, on_progress, time.perf_counter)
     except LoadError as e:
         link.send([LoadFailed(str(e))])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from .library import llama
@@ -51,12 +50,3 @@ def apply(context: Any, adapters: Sequence[Adapter], mixture: Mixture) -> None:
         scales[place] = scale
     if llama.llama_set_adapters_lora(context, handles, n, scales) != 0:
         raise ModelError(f"llama.cpp cannot apply the LoRA adapters {mixture}")
-
-
-def check_file(path: str) -> str:
-    """`path` of a GGUF file; ValueError otherwise."""
-    try:
-        check_model_file(path)
-    except ModelError as error:
-        raise ValueError(str(error)) from None
-    return str(Path(path))

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from strata_plugin.engine import quarantine
-from strata_plugin.engine.client import EngineClient, EngineState, RequestStream
+from strata_plugin.engine.client import EngineClient, EngineState
 from strata_plugin.engine.config import ContextConfig, EngineConfig, ModelConfig, SchedulingConfig
 from strata_plugin.engine.messages import Done, Failed, Progress, Started, Submit, Token
+from strata_plugin.engine.request_stream import RequestStream
 from tests.engine.running import GREEDY
 from tests.models import tiny_model
 
@@ -91,7 +92,7 @@ async def several(client: EngineClient) -> list[list[Any]]:
 
 async def kill_after(client: EngineClient, stream: RequestStream, n: int, how: int) -> None:
     """Send the engine a signal once it has said `n` tokens of a stream; -1: at once."""
-    while n >= 0 and not (stream.started and len(stream._sampled) >= n):
+    while n >= 0 and not (stream.started and len(stream.sampled) >= n):
         await asyncio.sleep(0.0005)
     assert not stream.finished, "it was quicker"
     os.kill(client.pid or 0, how)

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from strata_plugin.engine.client import EngineClient, RequestStream
 from strata_plugin.engine.messages import (
     Done,
     ModelInfo,
@@ -27,6 +26,7 @@ from strata_plugin.engine.messages import (
     Timings,
     Token,
 )
+from strata_plugin.engine.request_stream import RequestStream
 from strata_server.ports import Event, Kind
 from strata_server.service import Service
 from strata_server.settings import ServerSettings
@@ -128,7 +128,7 @@ class FakeStream(RequestStream):
     """The real stream, filled from a script."""
 
     def __init__(self, request_id: int, steps: Sequence[Step]):
-        super().__init__(cast(EngineClient, None), request_id)
+        super().__init__(request_id, lambda stream: None)
         self.cancelled = asyncio.Event()
         self._player = asyncio.ensure_future(self._play(steps))
 
