@@ -15,6 +15,7 @@ from bench import (
     agents,
     bandwidth,
     budgets,
+    cpu_experts,
     frontier,
     machine,
     overhead,
@@ -32,6 +33,7 @@ SELF_CHECK_TOLERANCE = 0.03
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "bandwidth": bandwidth.main,
     "budgets": budgets.main,
+    "cpu-experts": cpu_experts.main,
     "frontier": frontier.main,
     "overhead": overhead.main,
     "parsing": parsing.main,

@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from .library import declare, ggml_library
 
-TYPES = {"f32": 0, "f16": 1, "q8_0": 8}  # enum ggml_type
+TYPES = {  # enum ggml_type
+    "f32": 0, "f16": 1, "q8_0": 8, "q4_k": 12, "q6_k": 14, "iq2_xxs": 16, "iq2_xs": 17,
+    "iq3_xxs": 18, "iq1_s": 19, "iq4_nl": 20, "iq3_s": 21, "iq2_s": 22, "iq4_xs": 23, "i32": 26,
+    "iq1_m": 29, "q2_0": 42,
+}  # fmt: skip
 _TENSOR_BYTES = 512  # ggml's own book-keeping for one tensor, rounded up
 _GRAPH_BYTES = 1 << 20
 
@@ -49,10 +53,12 @@ _BASE: dict[str, tuple[Any, list[Any]]] = {
     "ggml_init": (_POINTER, [_InitParams]),
     "ggml_free": (None, [_POINTER]),
     "ggml_get_data": (_POINTER, [_POINTER]),
+    "ggml_nbytes": (ctypes.c_size_t, [_POINTER]),
     "ggml_new_tensor_4d": (_POINTER, [_POINTER, ctypes.c_int, *[_LONG] * 4]),
     "ggml_permute": (_POINTER, [_POINTER, _POINTER, *[ctypes.c_int] * 4]),
     "ggml_cont": (_POINTER, [_POINTER, _POINTER]),
     "ggml_mul_mat": (_POINTER, [_POINTER] * 3),
+    "ggml_mul_mat_id": (_POINTER, [_POINTER] * 4),
     "ggml_soft_max_ext": (_POINTER, [*[_POINTER] * 3, _REAL, _REAL]),
     "ggml_flash_attn_ext": (_POINTER, [*[_POINTER] * 5, _REAL, _REAL, _REAL]),
     "ggml_flash_attn_ext_add_sinks": (None, [_POINTER] * 2),
@@ -120,6 +126,16 @@ class Graph:
             _base().ggml_quantize_chunk(TYPES[dtype], source, target, 0, n_rows, n0, None)
         return int(tensor)
 
+    def raw(self, data: NDArray[np.uint8], dtype: str, shape: tuple[int, int, int, int]) -> Tensor:
+        """A tensor of this type, made of bytes that are in its format; `shape` as numpy's."""
+        n3, n2, n1, n0 = shape
+        tensor = _base().ggml_new_tensor_4d(self._context, TYPES[dtype], n0, n1, n2, n3)
+        if data.nbytes != _base().ggml_nbytes(tensor):
+            raise ValueError(f"{data.nbytes} bytes are not a {dtype} tensor of shape {shape}")
+        source = np.ascontiguousarray(data)
+        ctypes.memmove(_base().ggml_get_data(tensor), source.ctypes.data, source.nbytes)
+        return int(tensor)
+
     def permuted(self, x: Tensor, *axes: int) -> Tensor:
         """A view with axis i moved to place axes[i]."""
         return int(_base().ggml_permute(self._context, x, *axes))
@@ -131,6 +147,10 @@ class Graph:
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """Rows of `a` times rows of `b`."""
         return int(_base().ggml_mul_mat(self._context, a, b))
+
+    def expert_product(self, experts: Tensor, b: Tensor, ids: Tensor) -> Tensor:
+        """Rows of `b` times the matrices that `ids` (i32) names for each; see ggml_mul_mat_id()."""
+        return int(_base().ggml_mul_mat_id(self._context, experts, b, ids))
 
     def soft_max(self, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         """Row by row, of x * scale + mask."""

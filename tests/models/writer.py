@@ -64,6 +64,10 @@ class ModelFile:
         """Adds a tensor of integers as it is."""
         self._writer.add_tensor(name, values)
 
+    def raw(self, name: str, data: NDArray[np.uint8], dtype: str) -> None:
+        """Adds a tensor whose bytes are already in the format of a quantised type."""
+        self._writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[dtype.upper()])
+
     def weight(self, name: str, *shape: int, gain: float = 1.0) -> None:
         """Adds a random matrix; times a vector of unit variance it gives a deviation of `gain`."""
         self.uniform(name, *shape, half_width=gain * (3.0 / shape[0]) ** 0.5)

@@ -1,0 +1,119 @@
+"""Products of experts over shapes, types and threads; `python -m tests.kernels.expert_cases FILE`
+writes the results of all of them.
+
+A program of its own, since ggml reads STRATA_CPU_MULTI_ROW once in a process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.random_weights import random_weights
+from strata_plugin.runtime.ggml_graph import TYPES, Graph
+from strata_plugin.runtime.library import declare, ggml_library
+
+KERNELS = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs")
+TILED = tuple(name for name in KERNELS if name not in ("iq4_nl", "q2_0"))  # from 8 rows on
+OTHERS = ("q4_k", "q6_k", "q8_0", "f16")  # left to upstream
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tokens, each sent to `used` of the experts; `hot`: expert 3 is among them every time."""
+
+    dtype: str
+    tokens: int
+    used: int = 1
+    experts: int = 8
+    n_in: int = 512
+    n_out: int = 33
+    each: bool = False  # each of a token's experts has an input of its own, as `down` has
+    hot: bool = False
+    threads: int = 1
+
+
+def cases() -> Iterator[Case]:
+    """What is computed with the patch's switch on and off."""
+    for dtype in (*KERNELS, *OTHERS):
+        for tokens in range(1, 10):
+            yield Case(dtype, tokens, hot=True)  # as many rows for one expert, none for the others
+            yield Case(dtype, tokens, used=8, each=True, threads=2)  # the same for each
+        for threads in (1, 2, 3, 5):
+            yield Case(dtype, 21, used=2, n_in=256, n_out=64, threads=threads)
+            yield Case(dtype, 21, used=2, n_in=768, n_out=5, each=True, threads=threads)
+            yield Case(dtype, 40, used=8, experts=64, n_in=1024, n_out=48, threads=threads)
+        yield Case(dtype, 31, hot=True, n_out=256)
+
+
+def inputs(case: Case) -> tuple[NDArray[np.uint8], Floats, NDArray[np.int32]]:
+    """Weights as bytes, activations, and the experts of each token."""
+    rng = np.random.default_rng(list(case.dtype.encode()) + [case.tokens, case.used, case.n_in])
+    rows = case.experts * case.n_out
+    if case.dtype in ("f16", "q8_0"):
+        weights = np.empty(0, np.uint8)
+    else:
+        weights = random_weights(case.dtype, rows, case.n_in, rng)
+    x = rng.normal(size=(1, case.tokens, case.used if case.each else 1, case.n_in))
+    x *= rng.uniform(0.1, 10.0, size=(1, case.tokens, 1, 1))  # columns have scales of their own
+    ids = np.argsort(rng.random((case.tokens, case.experts)), axis=1)[:, : case.used]
+    if case.hot:
+        ids[:, 0] = 3
+    return weights, x.astype(np.float32), ids.astype(np.int32)
+
+
+def compute(case: Case, tokens: slice = slice(None)) -> Floats:
+    """The product, for some of the tokens: (tokens, experts used, outputs)."""
+    weights, x, ids = inputs(case)
+    x, ids = x[:, tokens], np.ascontiguousarray(ids[tokens])
+    shape = (1, case.experts, case.n_out, case.n_in)
+    graph = Graph(1 << 26)
+    try:
+        if weights.size:
+            matrices = graph.raw(weights, case.dtype, shape)
+        else:
+            values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+            matrices = graph.tensor(values, case.dtype)
+        chosen = graph.raw(ids.view(np.uint8), "i32", (1, 1, *ids.shape))
+        result = graph.expert_product(matrices, graph.tensor(x), chosen)
+        graph.compute(result, case.threads)
+        return graph.values(result, (*ids.shape, case.n_out))
+    finally:
+        graph.close()
+
+
+def dequantised(case: Case) -> Floats:
+    """The matrices as ggml's own reference code makes them from the bytes."""
+    weights, _, _ = inputs(case)
+    name = f"dequantize_row_{case.dtype}"
+    base = ggml_library("ggml-base")
+    declare(base, {name: (None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64])})
+    values = np.empty((case.experts, case.n_out, case.n_in), np.float32)
+    getattr(base, name)(weights.ctypes.data, values.ctypes.data, values.size)
+    return values
+
+
+def has_kernel(dtype: str, n_in: int = 256) -> bool:
+    """Whether rows of this type are computed by the patch: switched on, and made for this CPU."""
+    cpu = ggml_library("ggml-cpu")
+    declare(cpu, {"ggml_multi_row_kernel": (ctypes.c_void_p, [ctypes.c_int, ctypes.c_int64])})
+    return bool(cpu.ggml_multi_row_kernel(TYPES[dtype], n_in))
+
+
+def write(path: Path) -> None:
+    """Write all results, and for which types there is a kernel."""
+    results = {f"{number:04}": compute(case) for number, case in enumerate(cases())}
+    names = np.array([name for name in (*KERNELS, *OTHERS) if has_kernel(name)], dtype=str)
+    np.savez(path, kernels=names, **results)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
