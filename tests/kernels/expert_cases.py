@@ -19,7 +19,9 @@ from bench.random_weights import random_weights
 from strata_plugin.runtime.ggml_graph import TYPES, Graph
 from strata_plugin.runtime.library import declare, ggml_library
 
-KERNELS = ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs")
+KERNELS = (
+    "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "q2_0",
+)  # fmt: skip
 TILED = tuple(name for name in KERNELS if name not in ("iq4_nl", "q2_0"))  # from 8 rows on
 OTHERS = ("q4_k", "q6_k", "q8_0", "f16")  # left to upstream
 
