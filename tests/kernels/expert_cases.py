@@ -41,6 +41,7 @@ class Case:
     each: bool = False  # each of a token's experts has an input of its own, as `down` has
     hot: bool = False
     threads: int = 1
+    plain: bool = False  # one matrix for all, without experts (MUL_MAT)
 
 
 def cases() -> Iterator[Case]:
@@ -54,11 +55,13 @@ def cases() -> Iterator[Case]:
             yield Case(dtype, 21, used=2, n_in=768, n_out=5, each=True, threads=threads)
             yield Case(dtype, 40, used=8, experts=64, n_in=1024, n_out=48, threads=threads)
         yield Case(dtype, 31, hot=True, n_out=256)
+        for tokens in (1, 2, 5, 7, 11, 40):
+            yield Case(dtype, tokens, used=3, experts=1, each=True, n_out=70, threads=2, plain=True)
 
 
 def inputs(case: Case) -> tuple[NDArray[np.uint8], Floats, NDArray[np.int32]]:
     """Weights as bytes, activations, and the experts of each token."""
-    rng = np.random.default_rng(list(case.dtype.encode()) + [case.tokens, case.used, case.n_in])
+    rng = np.random.default_rng([*case.dtype.encode(), case.tokens, case.used, case.n_in])
     rows = case.experts * case.n_out
     if case.dtype in ("f16", "q8_0"):
         weights = np.empty(0, np.uint8)
@@ -66,7 +69,8 @@ def inputs(case: Case) -> tuple[NDArray[np.uint8], Floats, NDArray[np.int32]]:
         weights = random_weights(case.dtype, rows, case.n_in, rng)
     x = rng.normal(size=(1, case.tokens, case.used if case.each else 1, case.n_in))
     x *= rng.uniform(0.1, 10.0, size=(1, case.tokens, 1, 1))  # columns have scales of their own
-    ids = np.argsort(rng.random((case.tokens, case.experts)), axis=1)[:, : case.used]
+    ids = np.argsort(rng.random((case.tokens, max(case.used, case.experts))), axis=1)
+    ids = ids[:, : case.used]
     if case.hot:
         ids[:, 0] = 3
     return weights, x.astype(np.float32), ids.astype(np.int32)
@@ -84,6 +88,10 @@ def compute(case: Case, tokens: slice = slice(None)) -> Floats:
         else:
             values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
             matrices = graph.tensor(values, case.dtype)
+        if case.plain:
+            result = graph.product(matrices, graph.tensor(x))
+            graph.compute(result, case.threads)
+            return graph.values(result, (*x.shape[1:3], case.n_out))
         chosen = graph.raw(ids.view(np.uint8), "i32", (1, 1, *ids.shape))
         result = graph.expert_product(matrices, graph.tensor(x), chosen)
         graph.compute(result, case.threads)
