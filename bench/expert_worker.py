@@ -52,10 +52,10 @@ class Tokens:
     def __init__(self, path: str, n: int) -> None:
         self._model = Model(ModelConfig(path=path, n_gpu_layers=0))
         config = ContextConfig(n_ctx=512, n_batch=256, n_ubatch=256, threads=1, threads_batch=1)
-        self._context = Context(self._model, config)
+        self._context = Context(self._model, config, n_seq_max=1)
         self._batch: Batch = self._context.new_batch()
         tokens = np.random.default_rng(2).integers(100, 250, n).astype(np.int32)
-        self._batch.add_all(0, tokens, 0)
+        self._batch.add(0, tokens, 0, output=True)
 
     def run(self) -> None:
         """Decode the batch; all tokens at position 0 and on, with nothing before them."""
