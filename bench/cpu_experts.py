@@ -117,7 +117,8 @@ def _kernels(off: Worker, on: Worker, options: argparse.Namespace) -> None:
             work = {"dtype": dtype, "rows": rows, **shape}
             found, times = compare(off, on, options.pairs, experts=work)
             flop = 2e-9 * times * rows * options.experts * options.n_in * options.n_out
-            cells.append(f"{found.center:.2f} ({flop / found.ours:.0f} → {flop / found.theirs:.0f})")
+            rates = [flop / seconds for seconds in (found.ours, found.theirs)]
+            cells.append(f"{found.center:.2f} ({rates[0]:.0f} → {rates[1]:.0f})")
         print(f"| {dtype} | " + " | ".join(cells) + " |", flush=True)
     print()
 

@@ -10,6 +10,7 @@ from strata_plugin.checkpoints.misses import Cause
 from strata_plugin.engine.client import EngineClient
 from strata_plugin.engine.config import EngineConfig
 from strata_plugin.engine.messages import Queued
+from strata_plugin.kernels import KERNELS
 from strata_plugin.runtime.config import ModelConfig
 from strata_plugin.scheduling.sizes import SIZES
 
@@ -49,6 +50,16 @@ def flags_page() -> str:
         parts += [_flag_row(flag) for flag in flags]
         parts.append("")
     parts += [
+        "## Kernel switches\n",
+        "Environment variables that the patched llama.cpp reads once, when it starts to compute. "
+        "`GET /props` and `--version` show what they are set to.\n",
+        "| variable | values | default | patch | |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{k.env}` | {', '.join(k.values)} | {k.default} | {k.patch} | {k.about} |"
+            for k in KERNELS
+        ),
+        "",
         "## Not available yet\n",
         "These flags of llama-server are refused with a message that says so, unless their value "
         "asks for what Strata does anyway.\n",

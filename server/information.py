@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from strata_plugin import kernels
+
 from .flag import Flag, Status
 from .flags import GROUPS
 from .flags_absent import ABSENT
@@ -109,6 +111,7 @@ def version_lines() -> list[str]:
         f"{build['compiler']} for {build['target']}"
     )
     lines.append("patches: " + (", ".join(build["patches"]) or "none"))
+    lines.append("kernel switches: " + kernels.line(build["patches"]))
     return lines
 
 

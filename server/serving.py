@@ -16,6 +16,7 @@ from typing import Any
 
 import uvicorn
 
+from strata_plugin import kernels
 from strata_plugin.build.ui import built_ui
 from strata_plugin.engine.client import EngineClient, EngineGone, EngineState
 from strata_plugin.engine.config import EngineConfig
@@ -188,5 +189,6 @@ def build_info() -> dict[str, Any]:
             "version": version(),
             "patches": build["patches"],
             "llama_commit": build["llama_commit"],
+            "kernels": kernels.states(build["patches"]),
         },
     }

@@ -177,7 +177,8 @@ def test_introspection(client: httpx.Client) -> None:
     assert props["default_generation_settings"]["n_ctx"] == 2048
     assert props["total_slots"] == 4
     assert props["default_generation_settings"]["params"]["seed"] == 1
-    assert set(props["strata"]) == {"version", "patches", "llama_commit"}
+    assert set(props["strata"]) == {"version", "patches", "llama_commit", "kernels"}
+    assert props["strata"]["kernels"]["cpu_multi_row"]["built"] is True
     model = client.get("/v1/models").json()["data"][0]
     assert model["id"].startswith("SmolLM2-135M")
     assert model["meta"]["n_ctx_train"] == 8192

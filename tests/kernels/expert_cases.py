@@ -1,5 +1,5 @@
-"""Products of experts over shapes, types and threads; `python -m tests.kernels.expert_cases FILE`
-writes the results of all of them.
+"""Products of experts over shapes, types and threads, and greedy decoding with a model;
+`python -m tests.kernels.expert_cases FILE MODEL` writes the results of all of them.
 
 A program of its own, since ggml reads STRATA_CPU_MULTI_ROW once in a process.
 """
@@ -16,8 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.random_weights import random_weights
+from strata_plugin.runtime.config import ContextConfig, ModelConfig
+from strata_plugin.runtime.context import Context
 from strata_plugin.runtime.ggml_graph import TYPES, Graph
 from strata_plugin.runtime.library import declare, ggml_library
+from strata_plugin.runtime.model import Model
 
 KERNELS = (
     "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "q2_0",
@@ -118,12 +121,36 @@ def has_kernel(dtype: str, n_in: int = 256) -> bool:
     return bool(cpu.ggml_multi_row_kernel(TYPES[dtype], n_in))
 
 
-def write(path: Path) -> None:
+def greedy(model_path: Path, *, streams: int = 4, steps: int = 24) -> tuple[Floats, list[int]]:
+    """All logits and tokens of some streams that are read together and decode together."""
+    model = Model(ModelConfig(path=str(model_path), n_gpu_layers=0))
+    config = ContextConfig(n_ctx=1024, n_batch=64, n_ubatch=64, threads=2, threads_batch=2)
+    context = Context(model, config, n_seq_max=streams)
+    batch = context.new_batch()
+    logits: list[Floats] = []
+    said: list[int] = []
+    texts = np.random.default_rng(3).integers(100, 250, (streams, 5)).astype(np.int32)
+    position = 0
+    for _ in range(steps):
+        batch.clear()
+        rows = [batch.add(i, text, position, output=True) for i, text in enumerate(texts)]
+        assert context.decode(batch) == 0
+        position += texts.shape[1]
+        logits += [context.logits(row).copy() for row in rows]
+        texts = np.array([[int(row.argmax())] for row in logits[-streams:]], np.int32)
+        said += [int(token) for token in texts[:, 0]]
+    context.close()
+    model.close()
+    return np.stack(logits), said
+
+
+def write(path: Path, model_path: Path) -> None:
     """Write all results, and for which types there is a kernel."""
     results = {f"{number:04}": compute(case) for number, case in enumerate(cases())}
     names = np.array([name for name in (*KERNELS, *OTHERS) if has_kernel(name)], dtype=str)
-    np.savez(path, kernels=names, **results)
+    logits, said = greedy(model_path)
+    np.savez(path, kernels=names, logits=logits, said=np.array(said), **results)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.models.experts import write_experts
+
 from .expert_cases import KERNELS, OTHERS, TILED, Case, cases, compute, dequantised, inputs
 
 SWITCH = "STRATA_CPU_MULTI_ROW"
@@ -18,36 +20,58 @@ CPU_FLAGS = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() 
 needs_avx2 = pytest.mark.skipif(" avx2" not in CPU_FLAGS, reason="the kernels are for AVX2")
 
 
-def results(folder: Path, value: str | None) -> Mapping[str, np.ndarray]:
+Results = Mapping[str, np.ndarray]
+
+
+def results(folder: Path, model: Path, value: str | None) -> Results:
     environ = {name: text for name, text in os.environ.items() if name != SWITCH}
     if value is not None:
         environ[SWITCH] = value
     path = folder / f"{value}.npz"
-    subprocess.run(
-        [sys.executable, "-m", "tests.kernels.expert_cases", str(path)], env=environ, check=True
-    )
+    command = [sys.executable, "-m", "tests.kernels.expert_cases", str(path), str(model)]
+    subprocess.run(command, env=environ, check=True)
     return dict(np.load(path))
 
 
 @pytest.fixture(scope="module")
-def off(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, np.ndarray]:
-    return results(tmp_path_factory.mktemp("off"), "0")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "experts.gguf"
+    write_experts(
+        path,
+        experts=8,
+        used=2,
+        n_embd=256,
+        n_ff=256,
+        n_layer=6,
+        types=("iq3_s", "iq3_xxs", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s"),
+        down=("iq3_s", "iq4_xs", "iq1_m", "iq4_nl"),
+    )
+    return path
 
 
 @pytest.fixture(scope="module")
-def on(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, np.ndarray]:
-    return results(tmp_path_factory.mktemp("on"), "1")
+def off(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Results:
+    return results(tmp_path_factory.mktemp("off"), model, "0")
+
+
+@pytest.fixture(scope="module")
+def on(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Results:
+    return results(tmp_path_factory.mktemp("on"), model, "1")
 
 
 @needs_avx2
-def test_the_switch_is_what_brings_the_kernels_in(off, on, tmp_path: Path) -> None:
+def test_the_switch_is_what_brings_the_kernels_in(
+    off: Results, on: Results, model: Path, tmp_path: Path
+) -> None:
     assert list(off["kernels"]) == []
     assert sorted(on["kernels"]) == sorted(KERNELS)
-    assert sorted(results(tmp_path, None)["kernels"]) == sorted(KERNELS)
+    assert sorted(results(tmp_path, model, None)["kernels"]) == sorted(KERNELS)
 
 
 @pytest.mark.parametrize("dtype", [*KERNELS, *OTHERS])
-def test_results_are_the_same_bits_with_the_switch_on_and_off(off, on, dtype: str) -> None:
+def test_results_are_the_same_bits_with_the_switch_on_and_off(
+    off: Results, on: Results, dtype: str
+) -> None:
     compared = 0
     for number, case in enumerate(cases()):
         if case.dtype == dtype:
@@ -56,6 +80,13 @@ def test_results_are_the_same_bits_with_the_switch_on_and_off(off, on, dtype: st
             assert one.tobytes() == other.tobytes(), case
             compared += 1
     assert compared > 20
+
+
+def test_a_model_says_the_same_with_the_switch_on_and_off(off: Results, on: Results) -> None:
+    assert np.isfinite(off["logits"]).all()
+    assert len(set(off["said"].tolist())) > 10  # else anything would say the same
+    assert off["said"].tolist() == on["said"].tolist()
+    assert off["logits"].tobytes() == on["logits"].tobytes()
 
 
 @pytest.mark.parametrize("dtype", KERNELS)

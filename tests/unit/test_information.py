@@ -59,6 +59,7 @@ def test_the_version_names_llama_cpp_and_each_patch(
     assert lines[1:] == [
         "llama.cpp abc123 (build 7), GNU 12 for x86_64",
         "patches: 0001-a, 0002-b",
+        "kernel switches: none",
     ]
 
 
