@@ -1,6 +1,6 @@
 """States in blocks: llama.cpp takes back bit by bit what it gave, and streams don't notice.
 
-Logits are the same within rounding only: attention adds up in the order of the cells.
+Logits are the same within rounding only (`logits.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from strata_plugin.runtime.model import Model
 from tests.models import TINY_MODELS, tiny_model
 from tests.unit.test_memory_doc import documented
 
+from .logits import assert_same
 from .running import Session, load
 
 # those that can be cut and copied anywhere
@@ -116,13 +117,13 @@ def test_what_was_stored_in_blocks_is_there_again_bit_by_bit(name: str, flash_at
         assert blocks.load(seq_id, match, first, lambda: False) == limit
         for block in match.blocks:
             assert context.save_range(seq_id, block.start, block.end) == block.data
-        assert np.allclose(logits_of_next(context, seq_id, n), expected[seq_id], atol=1e-3)
+        assert_same(logits_of_next(context, seq_id, n), expected[seq_id])
     match = blocks.find(ROOT, prompts[2], 100, 0)
     assert match is not None and blocks.load(3, match, 0, lambda: False) == 100
     assert context.position_range(3) == (0, 99)
     context.remove(2, 100)
     in_part = logits_of_next(context, 3, 100)
-    assert np.allclose(in_part, logits_of_next(context, 2, 100), atol=1e-3)
+    assert_same(in_part, logits_of_next(context, 2, 100))
     context.close()
     model.close()
 
@@ -156,7 +157,7 @@ def test_a_state_that_can_not_be_cut_is_put_together_again_bit_by_bit(
         end = context.save_state(seq_id, blocks.end.flags)
         assert without_sequence(end) == without_sequence(match.blocks[-1].rest)
     for seq_id in range(4):
-        assert np.allclose(logits_after(context, seq_id, n), expected[seq_id], atol=1e-3)
+        assert_same(logits_after(context, seq_id, n), expected[seq_id])
     context.close()
     model.close()
 

@@ -21,6 +21,7 @@ from strata_plugin.runtime.memory_classes import (
     memory_class,
 )
 from strata_plugin.runtime.native import memory_class_name
+from tests.engine.logits import assert_other, assert_same
 from tests.engine.raw_context import PARTIAL, RawContext, some_tokens
 from tests.models import TINY_MODELS, tiny_model
 
@@ -46,16 +47,6 @@ def fresh(c: RawContext) -> NDArray[np.float32]:
     logits = c.feed(NEXT, start=len(HEAD))
     c.clear()
     return logits
-
-
-def assert_same(got: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    """The same state: bit by bit where cells lie alike, else but for the order of sums."""
-    np.testing.assert_allclose(got, expected, rtol=0, atol=0.05)
-
-
-def assert_other(got: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
-    """Not the same state: tiny models' logits have a standard deviation of 2.5."""
-    assert float(np.abs(got - expected).max()) > 0.5
 
 
 @pytest.fixture(params=MODELS)

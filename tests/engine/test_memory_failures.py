@@ -5,9 +5,9 @@ from __future__ import annotations
 import llama_cpp
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from strata_plugin.runtime.memory_classes import Cost, MemoryClass, memory_class
+from tests.engine.logits import assert_other, assert_same
 from tests.engine.raw_context import RawContext, some_tokens
 from tests.models import TINY_MODELS, tiny_model
 
@@ -34,10 +34,6 @@ class Interruption:
     def _reached(self, _: object) -> bool:
         self.nodes += 1
         return self.nodes > self.limit
-
-
-def is_wrong(got: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
-    return float(np.abs(got - expected).max()) > 0.5
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,7 +84,7 @@ def test_failed_step_looks_undone_but_is_not_where_tokens_can_be_taken_back(name
         assert c.try_decode([(t, len(HEAD) + i, 0) for i, t in enumerate(LONG[:2])]) == 2
         stop.limit = float("inf")
         assert c.positions(0)[1] == len(HEAD) - 1
-        assert is_wrong(c.feed(NEXT, start=len(HEAD)), expected)
+        assert_other(c.feed(NEXT, start=len(HEAD)), expected)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -113,10 +109,10 @@ def test_tokens_of_the_last_step_can_be_taken_back(name: str, back: int) -> None
         assert not c.remove(0, len(HEAD) + kept - 1)  # once only
         state = c.save(0)
         got = c.feed(NEXT, start=len(HEAD) + kept)
-        np.testing.assert_allclose(got, expected, rtol=0, atol=0.05)
+        assert_same(got, expected)
         assert c.restore(state, 1)  # saving knows of it
         again = c.feed(NEXT, 1, len(HEAD) + kept)  # from other cells: in another order of sums
-        np.testing.assert_allclose(again, got, rtol=0, atol=0.01)
+        assert_same(again, got)
 
 
 @pytest.mark.parametrize("name", ROLLBACK[:-1])
@@ -129,7 +125,7 @@ def test_taking_back_a_whole_step_is_wrong_and_not_refused(name: str) -> None:
             c.feed(HEAD)
             c.feed(LONG[:step], start=len(HEAD))
             assert c.remove(0, len(HEAD))
-            assert is_wrong(c.feed(NEXT, start=len(HEAD)), expected)
+            assert_other(c.feed(NEXT, start=len(HEAD)), expected)
 
 
 @pytest.mark.parametrize("name", ROLLBACK[:-1])
@@ -143,7 +139,7 @@ def test_copy_does_not_know_of_tokens_taken_back(name: str) -> None:
         c.feed(LONG[:4], start=len(HEAD))
         assert c.remove(0, len(HEAD) + 2)
         c.copy(0, 1)
-        assert is_wrong(c.feed(NEXT, 1, len(HEAD) + 2), expected)
+        assert_other(c.feed(NEXT, 1, len(HEAD) + 2), expected)
 
 
 def test_msa_is_dense_attention_in_a_common_pool() -> None:
@@ -155,8 +151,8 @@ def test_msa_is_dense_attention_in_a_common_pool() -> None:
             tiny_model("msa"), n_ctx=512 * n_seq_max, kv_unified=unified, n_seq_max=n_seq_max
         ) as c:
             logits[unified, n_seq_max] = c.feed(prompt)
-    np.testing.assert_allclose(logits[True, 1], logits[False, 2], rtol=0, atol=0.05)
-    assert is_wrong(logits[True, 2][100:], logits[False, 2][100:])
+    assert_same(logits[True, 1], logits[False, 2])
+    assert_other(logits[True, 2][100:], logits[False, 2][100:])
 
 
 def test_dsv4_gives_each_sequence_a_whole_context() -> None:
