@@ -26,7 +26,7 @@ class Caller:
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The client's own X-Request-Id where it is short and printable ASCII, else a fresh one."""
-    own = _header(headers, b"x-request-id").decode("latin-1")
+    own = header(headers, b"x-request-id").decode("latin-1")
     if 0 < len(own) <= MAX_ID and own.isascii() and own.isprintable():
         return own
     return secrets.token_hex(8)
@@ -36,13 +36,13 @@ def client_name(scope: Scope) -> str:
     """host:port and the beginning of User-Agent, without what can't be printed."""
     host, port = scope.get("client") or ("unix", 0)
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}" if port else host or "unix"
-    agent = _header(scope["headers"], b"user-agent").decode("latin-1")
+    agent = header(scope["headers"], b"user-agent").decode("latin-1")
     shown = "".join(islice(filter(str.isprintable, agent), AGENT_LENGTH))
     return f"{where} {shown}".rstrip()
 
 
-def _header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes:
-    """The last header of that (lower-case) name, b"" when there is none."""
+def header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes:
+    """The last header of the lower-case name `wanted`, b"" when there is none."""
     found = b""
     for name, value in headers:
         if name == wanted:

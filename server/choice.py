@@ -18,10 +18,9 @@ from strata_plugin.engine.messages import (
     Token,
 )
 
-from .ports import Event, ReplyPort
+from .ports import BEGIN, PROGRESS, TOKENS, Event, ReplyPort
 from .stages import WRITING, Stages
 
-TOKENS, PROGRESS, BEGIN = 0, 1, 2  # strata_chunk.kind
 TIMINGS = {  # what we add to llama-server's `timings`
     "queue_ms": "milliseconds before the prompt was begun to be read",
     "compute_ms": "its share of the steps that read its prompt, in milliseconds",

@@ -19,7 +19,6 @@ from .choice import Choice, Wanted
 from .dialects.dialect import Dialect
 from .errors import ApiError, context_exceeded, prompt_limit_exceeded
 from .outlook import queue_headers
-from .own_fields import OwnFields, mentions_own_fields, read_own_fields
 from .ports import Kind, PreparedPort, StreamPort
 from .stages import Stages, log
 from .submission import EmptyAnswer, Origin, make_submit
@@ -45,7 +44,6 @@ class Generation:
         self.wanted = wanted
         self.choices: list[Choice] = []
         self.streams: list[StreamPort] = []
-        self.names: dict[int, str] = {}  # of the choices, by their number in the engine
         self.ping_interval = float(prepared.info.get("sse_ping_interval", 30))
         self.aborted: asyncio.Future[ApiError] = asyncio.get_running_loop().create_future()
         self._prompts: list[Any] = []  # token ids, by choice
@@ -55,11 +53,10 @@ class Generation:
         self._forget = service.live.discard
         service.live.add(self)
 
-    def name(self, number: int, index: int) -> str:
-        """Name in log and queue of choice `index`, which is request `number` to the engine."""
+    def name(self, index: int) -> str:
+        """Name in log and queue of choice `index`."""
         own = self.origin.caller.request_id
-        self.names[number] = f"{own}[{index}]" if index else own
-        return self.names[number]
+        return f"{own}[{index}]" if index else own
 
     def queue_headers(self) -> list[tuple[bytes, bytes]]:
         """Where the request stood when it arrived, as headers of its reply."""
@@ -128,11 +125,8 @@ async def open_generation(
             "This server does not support completions. Start it without `--embeddings`",
             "not_supported_error",
         )
-    highest = service.settings.max_priority.highest(caller.tenant)
     prepared, request = await prepare(service, dialect, body)
-    own = OwnFields()
-    if mentions_own_fields(body):
-        own = await service.native_call(read_own_fields, body, highest, size=len(body))
+    own = await service.own_fields(body, caller.tenant)
     info = prepared.info
     wanted = Wanted(
         stream=bool(info["stream"]),
@@ -183,7 +177,7 @@ def _submit_prompt(
     for child in range(n_choices):
         request_id = service.engine.next_id()
         index = number * n_choices + child
-        name = generation.name(request_id, index)
+        name = generation.name(index)
         stages = Stages(name, comments=generation.wanted.stream and index == 0)
         choice = Choice(
             dialect.reply(prepared.reply(number, index), body, service.count_tokens),

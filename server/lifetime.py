@@ -11,27 +11,33 @@ from starlette.types import Receive
 from .generation import Generation
 
 
-async def wait_disconnect(receive: Receive) -> None:
-    """Return when the client has gone (the request's body has been read before)."""
+async def wait(
+    worker: asyncio.Future[Any], receive: Receive, *others: asyncio.Future[Any]
+) -> bool:
+    """Wait until `worker` is done, one of `others` is, or the client has gone (the request's body
+    has been read before); False when `worker` is not done.
+    """
+    watcher = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({worker, watcher, *others}, return_when=asyncio.FIRST_COMPLETED)
+        return worker.done()
+    finally:
+        watcher.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def outlive(worker: asyncio.Future[Any], receive: Receive, generation: Generation) -> bool:
-    """Wait for `worker`; False when the client left first.
-
-    When the server stops meanwhile, `worker` is cancelled and the stop is raised as `ApiError`.
+    """Wait for `worker`; False when the client left first; raises the stop of the server as
+    `ApiError` when that came first.
     """
-    watcher = asyncio.ensure_future(wait_disconnect(receive))
-    try:
-        await asyncio.wait(
-            {worker, watcher, generation.aborted}, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not worker.done() and generation.aborted.done():
-            raise generation.aborted.result()
-        return worker.done()
-    finally:
-        watcher.cancel()
+    done = await wait(worker, receive, generation.aborted)
+    if not done and generation.aborted.done():
+        raise generation.aborted.result()
+    return done
 
 
 async def run_all(jobs: list[Coroutine[Any, Any, None]]) -> None:

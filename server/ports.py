@@ -15,7 +15,8 @@ from strata_plugin.engine.messages import Embed, Embedded, Failed, Ready, SlotAc
 from strata_plugin.engine.request_stream import Event
 
 __all__ = [
-    "EnginePort", "Event", "FrontendPort", "Kind", "PreparedPort", "ReplyPort", "StreamPort",
+    "BEGIN", "PROGRESS", "TOKENS", "EnginePort", "Event", "FrontendPort", "Kind", "PreparedPort",
+    "ReplyPort", "StreamPort",
 ]  # fmt: skip
 
 
@@ -26,6 +27,9 @@ class Kind(IntEnum):
     OAI_COMPLETION = 1
     OAI_CHAT = 2
     INFILL = 3
+
+
+TOKENS, PROGRESS, BEGIN = 0, 1, 2  # strata_chunk.kind
 
 
 class ReplyPort(Protocol):

@@ -1,15 +1,11 @@
-"""GET /queue: what the engine tells about its requests, under the names that clients know."""
+"""What the fields of GET /queue mean; a request's are those of `engine/queue_rows.py`."""
 
 from __future__ import annotations
-
-from typing import Any
-
-from .service import Service
 
 REQUEST_FIELDS = {
     "id": "the reply's `X-Request-Id`; further choices of a request have their index after it, as "
     "in `abc[1]`",
-    "dialect": "native, openai-completion or openai-chat",
+    "dialect": "native, openai-completion, openai-chat, openai-responses, anthropic or embeddings",
     "client": "address, and the first 40 characters of User-Agent",
     "key": "which API key: key-1, key-2, ... in the order in which they were given; empty without "
     "keys",
@@ -31,15 +27,7 @@ FIELDS = {
     "itl_slo_ms": "the server's target for the time between two tokens",
     "itl_feasible": "false: generating alone takes longer than that",
     "rows": "requests that generate just now",
-    "row_step_ms": "how long a step of them alone takes, as the cost model says",
+    "row_step_ms": "how long a step of them alone takes, as the cost model says; 0: there are none",
     "queued": "requests for which nothing has been computed yet",
-    "scheduler": "strata or upstream",
+    "scheduler": "strata or upstream; embedding: the server embeds or ranks",
 }
-
-
-async def queue_view(service: Service) -> dict[str, Any]:
-    """The engine's answer, its numbers of requests replaced by their ids; raises `EngineGone`."""
-    queue = await service.engine.queue()
-    names = {number: name for g in service.live for number, name in g.names.items()}
-    requests = [{**r, "id": names.get(r["id"], str(r["id"]))} for r in queue["requests"]]
-    return {**queue, "requests": requests}

@@ -11,7 +11,8 @@ from collections import deque
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .lifetime import wait_disconnect
+from .caller import header
+from .lifetime import wait
 
 MOST_BYTES = 4 << 20  # of a stream; its beginning is dropped beyond that. llama-server's limit
 ALL_BYTES = 256 << 20  # of all streams; those that ended first are dropped first
@@ -174,14 +175,11 @@ class Follow(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
         reader = asyncio.ensure_future(self._read(send))
-        watcher = asyncio.ensure_future(wait_disconnect(receive))
         try:
-            await asyncio.wait({reader, watcher}, return_when=asyncio.FIRST_COMPLETED)
-            if reader.done():
+            if await wait(reader, receive):
                 reader.result()
         finally:
             reader.cancel()
-            watcher.cancel()
 
     async def _read(self, send: Send) -> None:
         head = await self._recording.wait_head()
@@ -197,8 +195,5 @@ class Follow(Response):
 
 def conversation_of(scope: Scope) -> str:
     """The conversation that a request names; "" where it names none."""
-    for name, value in scope["headers"]:
-        if name == HEADER and len(value) <= LONGEST_ID:
-            text: str = value.decode("latin-1")
-            return text
-    return ""
+    value = header(scope["headers"], HEADER)
+    return value.decode("latin-1") if len(value) <= LONGEST_ID else ""

@@ -16,6 +16,7 @@ from strata_plugin.engine.messages import Ready
 
 from .adapters import Adapters
 from .errors import LOADING, SHUTTING_DOWN, ApiError
+from .own_fields import OwnFields, mentions_own_fields, read_own_fields
 from .ports import EnginePort, FrontendPort
 from .replay import Recordings
 from .settings import ServerSettings
@@ -114,6 +115,13 @@ class Service:
         """Run a native call (it releases the interpreter lock) in a worker thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*args))
+
+    async def own_fields(self, body: bytes, tenant: str) -> OwnFields:
+        """Our own fields of a request of `tenant`; `ApiError` where one of them is wrong."""
+        if not mentions_own_fields(body):
+            return OwnFields()
+        highest = self.settings.max_priority.highest(tenant)
+        return await self.native_call(read_own_fields, body, highest, size=len(body))
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` as plain text (no special tokens are added)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,12 +12,11 @@ from starlette.responses import Response
 from strata_plugin.engine.client import EngineState
 
 from ..caller import CALLER
-from ..errors import JSON_TYPE, ApiError
+from ..errors import ApiError
 from ..prometheus import render
-from ..queue_view import queue_view
 from ..service import Service
 from .body_schemas import TEXT
-from .routes import get, post
+from .routes import get, json_reply, post
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -27,13 +25,13 @@ def add_routes(router: APIRouter, service: Service) -> None:
     async def health(_: Request) -> Response:
         if service.engine.state is EngineState.RESTARTING:
             raise ApiError(f"restarting: {service.engine.error}", "unavailable_error")
-        return _json({"status": "ok"})
+        return json_reply({"status": "ok"})
 
     async def models(_: Request) -> Response:
-        return _json(model_list(service))
+        return json_reply(model_list(service))
 
     async def props(_: Request) -> Response:
-        return _json(properties(service))
+        return json_reply(properties(service))
 
     async def set_props(_: Request) -> Response:
         if not service.settings.endpoint_props:
@@ -41,7 +39,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
                 "This server does not support changing global properties. Start it with `--props`",
                 "not_supported_error",
             )
-        return _json({"success": True})
+        return json_reply({"success": True})
 
     async def slots(request: Request) -> Response:
         if not service.settings.endpoint_slots:
@@ -52,20 +50,20 @@ def add_routes(router: APIRouter, service: Service) -> None:
         found = await service.engine.slots()
         if request.query_params.get("fail_on_no_slot") and all(s["is_processing"] for s in found):
             raise ApiError("no slot available", "unavailable_error")
-        return _json(found)
+        return json_reply(found)
 
     async def queue(_: Request) -> Response:
-        return _json(await queue_view(service))
+        return json_reply(await service.engine.queue())
 
     async def cache(request: Request) -> Response:
-        return _json(await service.engine.cache(request.scope[CALLER].tenant))
+        return json_reply(await service.engine.cache(request.scope[CALLER].tenant))
 
     async def explain(request: Request) -> Response:
         name = request.path_params["request_id"]
         found = await service.engine.explanation(request.scope[CALLER].tenant, name)
         if found is None:
             raise ApiError(f"there was no request '{name}' lately", "not_found_error")
-        return _json(found)
+        return json_reply(found)
 
     async def metrics(request: Request) -> Response:
         if not service.settings.endpoint_metrics:
@@ -186,7 +184,3 @@ def properties(service: Service) -> dict[str, Any]:
     if settings.use_jinja and tool_template:
         reply["chat_template_tool_use"] = tool_template
     return reply
-
-
-def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value), media_type=JSON_TYPE)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..dialects.anthropic import Anthropic
 from ..dialects.fitting import Fitting
-from ..errors import JSON_TYPE
 from ..service import Service
 from . import body_schemas
-from .routes import count_tokens, generate, json_body, post
+from .routes import count_tokens, generate, json_body, json_reply, post
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -26,7 +24,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
     async def count(request: Request) -> Response:
         n_tokens = await count_tokens(service, dialect, request)
-        return Response(orjson.dumps({"input_tokens": n_tokens}), media_type=JSON_TYPE)
+        return json_reply({"input_tokens": n_tokens})
 
     post(
         router,

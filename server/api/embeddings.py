@@ -7,8 +7,8 @@ https://huggingface.github.io/text-embeddings-inference.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import Any
 
 import numpy as np
 import orjson
@@ -21,18 +21,14 @@ from strata_plugin.engine.messages import Embed, Failed
 from ..bodies import read_body
 from ..caller import CALLER
 from ..dialects.fields import Object, expect, read_object
-from ..errors import JSON_TYPE, ApiError
+from ..errors import ApiError
 from ..failure import failed
-from ..lifetime import wait_disconnect
-from ..own_fields import OwnFields, mentions_own_fields, read_own_fields
+from ..lifetime import wait
+from ..own_fields import OwnFields
 from ..service import Service
 from ..vectors import Vectors, in_base64, normalised
 from . import body_schemas
-from .routes import json_body, post
-
-T = TypeVar("T")
-Handler = Callable[[Request], Awaitable[Response]]
-
+from .routes import json_body, json_reply, post
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -90,26 +86,19 @@ async def _body(service: Service, request: Request) -> Object:
         )
     raw = await read_body(request, service.settings.timeout)
     body = await service.native_call(read_object, raw, size=len(raw))
-    if mentions_own_fields(raw):
-        highest = service.settings.max_priority.highest(request.scope[CALLER].tenant)
-        body[OwnFields.__name__] = read_own_fields(raw, highest)
+    body[OwnFields.__name__] = await service.own_fields(raw, request.scope[CALLER].tenant)
     return body
 
 
 async def _answer(work: Awaitable[Any], request: Request) -> Response:
     """The JSON reply; a client that leaves stops the work."""
     worker = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(wait_disconnect(request.receive))
     try:
-        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if not worker.done():
+        if not await wait(worker, request.receive):
             return Response(status_code=499)  # nobody reads it
-        value = worker.result()
+        return json_reply(worker.result())
     finally:
-        watcher.cancel()
         worker.cancel()
-    data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(data, media_type=JSON_TYPE)
 
 
 # ---- embeddings ----------------------------------------------------------------------------------
@@ -192,7 +181,7 @@ async def _compute(
     service: Service, request: Request, body: Object, inputs: list[list[int]]
 ) -> list[Vectors]:
     caller = request.scope[CALLER]
-    own: OwnFields = body.get(OwnFields.__name__, OwnFields())
+    own: OwnFields = body[OwnFields.__name__]
     work = Embed(
         request_id=service.engine.next_id(),
         inputs=tuple(np.array(ids, "<i4").tobytes() for ids in inputs),
@@ -200,6 +189,7 @@ async def _compute(
         priority=own.priority,
         dialect="embeddings",
         client=caller.client,
+        name=caller.request_id,
     )
     answer = await service.engine.embed(work)
     if isinstance(answer, Failed):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..bodies import read_body
-from ..errors import JSON_TYPE, ApiError
+from ..dialects.fields import read_value
+from ..errors import ApiError
 from ..service import Service
-from .routes import get, post
+from .routes import get, json_reply, post
 
 LIST_BODY: dict[str, Any] = {
     "requestBody": {
@@ -49,22 +49,19 @@ def add_routes(router: APIRouter, service: Service) -> None:
             }
             for number, adapter in enumerate(service.ready.adapters)
         ]
-        return Response(orjson.dumps(adapters), media_type=JSON_TYPE)
+        return json_reply(adapters)
 
     async def change(request: Request) -> Response:
         body = await read_body(request, service.settings.timeout)
         service.adapters.set(_entries(body))
-        return Response(b'{"success":true}', media_type=JSON_TYPE)
+        return json_reply({"success": True})
 
     get(router, ("/lora-adapters",), show, "LoRA adapters and their scales")
     post(router, ("/lora-adapters",), change, "Set the scales for requests to come", LIST_BODY)
 
 
 def _entries(body: bytes) -> list[dict[str, Any]]:
-    try:
-        entries = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(f"The body is not JSON: {error}") from None
+    entries = read_value(body)
     if not isinstance(entries, list):
         raise ApiError("Request body must be an array")
     for entry in entries:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..dialects.dialect import OPENAI_CHAT, OPENAI_COMPLETION
-from ..errors import JSON_TYPE
 from ..service import Service
 from . import body_schemas
-from .routes import count_tokens, generate, json_body, post
+from .routes import count_tokens, generate, json_body, json_reply, post
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -51,5 +49,4 @@ def add_routes(router: APIRouter, service: Service) -> None:
 
 def token_count(n_tokens: int) -> Response:
     """OpenAI's answer to how many tokens a prompt has."""
-    shown = {"input_tokens": n_tokens, "object": "response.input_tokens"}
-    return Response(orjson.dumps(shown), media_type=JSON_TYPE)
+    return json_reply({"input_tokens": n_tokens, "object": "response.input_tokens"})

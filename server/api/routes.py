@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +14,8 @@ from starlette.responses import Response
 from ..bodies import read_body
 from ..caller import CALLER
 from ..dialects.dialect import Dialect
+from ..dialects.fields import Object, read_object
+from ..errors import JSON_TYPE
 from ..generation import open_generation, prepare
 from ..replay import Follow, conversation_of
 from ..service import Service
@@ -45,6 +48,17 @@ async def generate(service: Service, dialect: Dialect, request: Request) -> Resp
         recording.start(stream, request.scope)
         return Follow(recording)
     return WholeReply(generation)
+
+
+def json_reply(value: Any) -> Response:
+    """`value` as JSON, which may hold numpy numbers."""
+    data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(data, media_type=JSON_TYPE)
+
+
+async def read_json(service: Service, request: Request) -> Object:
+    """The JSON object that a small body holds, without its null fields."""
+    return read_object(await read_body(request, service.settings.timeout))
 
 
 async def count_tokens(service: Service, dialect: Dialect, request: Request) -> int:

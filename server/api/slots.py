@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from typing import Any
 
-import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..bodies import read_body
 from ..caller import CALLER
-from ..errors import JSON_TYPE, ApiError
+from ..dialects.fields import Object
+from ..errors import ApiError
 from ..service import Service
 from .body_schemas import TEXT, one_of
-from .routes import json_body, post
+from .routes import json_body, json_reply, post, read_json
 
 ACTIONS = ("save", "restore", "erase")
 MOST_BYTES = 255  # of a file's name
@@ -40,15 +38,15 @@ def add_routes(router: APIRouter, service: Service) -> None:
             raise ApiError("Invalid action")
         path = ""
         if action != "erase":
-            body = await read_body(request, service.settings.timeout)
-            path = os.path.join(service.settings.slot_save_path, file_name(body))
+            name = file_name(await read_json(service, request))
+            path = os.path.join(service.settings.slot_save_path, name)
         caller = request.scope[CALLER]
         answer = await service.engine.act_on_slot(
             action, int(slot), path, caller.tenant, caller.salt
         )
         if answer.error:
             raise ApiError(f"Unable to {action} slot: {answer.error}")
-        return Response(orjson.dumps(answer.values), media_type=JSON_TYPE)
+        return json_reply(answer.values)
 
     post(
         router,
@@ -60,13 +58,9 @@ def add_routes(router: APIRouter, service: Service) -> None:
     )
 
 
-def file_name(body: bytes) -> str:
+def file_name(body: Object) -> str:
     """The file that a request names; `ApiError` for one that could lie anywhere else."""
-    try:
-        found: Any = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(f"the body is no JSON: {error}") from error
-    name = found.get("filename") if isinstance(found, dict) else None
+    name = body.get("filename")
     if not isinstance(name, str):
         raise ApiError("'filename' must be a string")
     if not is_file_name(name):

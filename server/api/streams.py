@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..bodies import read_body
 from ..caller import CALLER
-from ..dialects.fields import read_object
-from ..errors import JSON_TYPE, ApiError
+from ..errors import ApiError
 from ..replay import Follow, Owner
 from ..service import Service
 from .body_schemas import COUNT, TEXT, array
-from .routes import delete, get, json_body, post
+from .routes import delete, get, json_body, json_reply, post, read_json
 
 
 def add_routes(router: APIRouter, service: Service) -> None:
@@ -37,12 +34,10 @@ def add_routes(router: APIRouter, service: Service) -> None:
         return Response(status_code=204)
 
     async def lookup(request: Request) -> Response:
-        raw = await read_body(request, service.settings.timeout)
-        names = read_object(raw).get("conversation_ids")
+        names = (await read_json(service, request)).get("conversation_ids")
         tenant = request.scope[CALLER].tenant
-        known = [name for name in names if isinstance(name, str) and name] if isinstance(
-            names, list
-        ) else []
+        given = names if isinstance(names, list) else []
+        known = [name for name in given if isinstance(name, str) and name]
         found = [
             {
                 "conversation_id": recording.conversation,
@@ -54,7 +49,7 @@ def add_routes(router: APIRouter, service: Service) -> None:
             for name in known
             for recording in service.recordings.like((tenant, name))
         ]
-        return Response(orjson.dumps(found), media_type=JSON_TYPE)
+        return json_reply(found)
 
     name = {"conv_id": TEXT}
     get(

@@ -19,7 +19,7 @@ from .fields import Object, read_object
 from .fitting import Fitting
 from .names import fresh_id
 
-PING = event("ping", {"type": "ping"})
+PING = event("ping")
 
 
 class Anthropic:
@@ -64,44 +64,40 @@ class MessageReply(ChatReply):
 
     def _begin(self, counts: Counts) -> bytes:
         message = self._message([], None, None, _usage(counts, 0))
-        return event("message_start", {"type": "message_start", "message": message})
+        return event("message_start", message=message)
 
     def _progress(self, progress: Any) -> bytes:
-        return event("ping", {"type": "ping", "prompt_progress": progress})
+        return event("ping", prompt_progress=progress)
 
     def _changes(self, changes: Sequence[Change]) -> bytes:
         return b"".join(self._change(change) for change in changes)
 
     def _change(self, change: Change) -> bytes:
-        block, place = change.block, {"index": change.block.index}
+        block, index = change.block, change.block.index
         match change:
             case Opened():
                 content = {**_EMPTY[block.kind], **_tool_name(block)}
-                name, data = "content_block_start", {**place, "content_block": content}
+                return event("content_block_start", index=index, content_block=content)
             case Grown():
                 kind, field = _DELTAS[block.kind]
                 delta = {"type": kind, field: change.text}
-                name, data = "content_block_delta", {**place, "delta": delta}
+                return event("content_block_delta", index=index, delta=delta)
             case Closed():
-                stop = event("content_block_stop", {"type": "content_block_stop", **place})
+                stop = event("content_block_stop", index=index)
                 if block.kind != "reasoning":
                     return stop
                 delta = {"type": "signature_delta", "signature": signature(block.text)}
-                data = {"type": "content_block_delta", **place, "delta": delta}
-                return event("content_block_delta", data) + stop
-        return event(name, {"type": name, **data})
+                return event("content_block_delta", index=index, delta=delta) + stop
 
     def _end(self, ending: Ending) -> bytes:
         reason, sequence = self._stop(ending)
-        delta = {
-            "type": "message_delta",
-            "delta": {"stop_reason": reason, "stop_sequence": sequence},
-            "usage": _usage(ending.counts, ending.counts.generated),
-        }
-        stop = {"type": "message_stop", "timings": ending.timings}
-        if ending.timings is None:
-            del stop["timings"]
-        return event("message_delta", delta) + event("message_stop", stop)
+        delta = event(
+            "message_delta",
+            delta={"stop_reason": reason, "stop_sequence": sequence},
+            usage=_usage(ending.counts, ending.counts.generated),
+        )
+        timings = {} if ending.timings is None else {"timings": ending.timings}
+        return delta + event("message_stop", **timings)
 
     def _whole(self, ending: Ending) -> bytes:
         usage = _usage(ending.counts, ending.counts.generated)

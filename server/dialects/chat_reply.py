@@ -4,16 +4,14 @@ form and hands it on in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from ..ports import ReplyPort
+from ..ports import BEGIN, PROGRESS, TOKENS, ReplyPort
 from .blocks import Blocks, Change
-
-TOKENS, PROGRESS, BEGIN = 0, 1, 2  # strata_chunk.kind
 
 
 @dataclass(frozen=True)
@@ -46,56 +44,21 @@ class ChatReply:
         self._begun = False
         self._cut_off = False  # by the limit of tokens
 
-    def chunk(
-        self,
-        *,
-        sse: bool,
-        kind: int = TOKENS,
-        n_decoded: int = 0,
-        n_prompt: int = 0,
-        n_cached: int = 0,
-        **more: Any,
-    ) -> bytes:
+    def chunk(self, *, sse: bool, kind: int = TOKENS, **fields: Any) -> bytes:
         """One streamed piece, as bytes of the event stream."""
-        counts = Counts(n_prompt, n_cached, n_decoded)
-        opening = self._opening(counts)
+        opening = self._opening(_counts(fields))
         if kind == BEGIN:
             return opening
-        value = self._inner.chunk(
-            sse=False,
-            kind=kind,
-            n_decoded=n_decoded,
-            n_prompt=n_prompt,
-            n_cached=n_cached,
-            **more,
-        )
-        chunks = _chunks(value)
+        chunks = _chunks(self._inner.chunk(sse=False, kind=kind, **fields))
         if kind == PROGRESS:
             progress = next((c["prompt_progress"] for c in chunks if "prompt_progress" in c), None)
             return opening + self._progress(progress)
         return opening + self._changes(self._follow(chunks))
 
-    def final(
-        self,
-        *,
-        sse: bool,
-        n_decoded: int = 0,
-        n_prompt: int = 0,
-        n_cached: int = 0,
-        stopping_word: str = "",
-        **more: Any,
-    ) -> bytes:
+    def final(self, *, sse: bool, stopping_word: str = "", **fields: Any) -> bytes:
         """The end of the answer: bytes of the event stream (`sse`), or the whole reply."""
-        value = self._inner.final(
-            sse=False,
-            n_decoded=n_decoded,
-            n_prompt=n_prompt,
-            n_cached=n_cached,
-            stopping_word=stopping_word,
-            **more,
-        )
-        counts = Counts(n_prompt, n_cached, n_decoded)
-        chunks = _chunks(value)
+        counts = _counts(fields)
+        chunks = _chunks(self._inner.final(sse=False, stopping_word=stopping_word, **fields))
         choices = [choice for chunk in chunks for choice in chunk.get("choices", ())]
         reason = next((c["finish_reason"] for c in choices if c.get("finish_reason")), "stop")
         timings = next((c["timings"] for c in chunks if "timings" in c), None)
@@ -138,9 +101,14 @@ class ChatReply:
         raise NotImplementedError
 
 
-def event(name: str, data: dict[str, Any]) -> bytes:
-    """One named event of a stream."""
-    return b"event: " + name.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+def event(name: str, /, **data: Any) -> bytes:
+    """One event of a stream, whose name is also its `type`."""
+    shown = orjson.dumps({"type": name, **data})
+    return b"event: " + name.encode() + b"\ndata: " + shown + b"\n\n"
+
+
+def _counts(fields: Mapping[str, Any]) -> Counts:
+    return Counts(*(fields.get(name, 0) for name in ("n_prompt", "n_cached", "n_decoded")))
 
 
 def _chunks(value: bytes) -> list[dict[str, Any]]:

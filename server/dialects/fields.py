@@ -21,13 +21,18 @@ _told: set[tuple[str, str]] = set()
 
 def read_object(body: bytes) -> Object:
     """The JSON object in `body`; null fields are left out. `ApiError` when it is none."""
-    try:
-        value = _read(body)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(f"The body is not JSON: {error}") from None
+    value = read_value(body)
     if not isinstance(value, dict):
         raise ApiError("The body must be a JSON object")
     return _without_nulls(value)
+
+
+def read_value(body: bytes) -> Any:
+    """The JSON value in `body`; `ApiError` when it is none."""
+    try:
+        return _read(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"The body is not JSON: {error}") from None
 
 
 def _read(body: bytes) -> Any:

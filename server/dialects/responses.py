@@ -83,7 +83,7 @@ class ResponseReply(ChatReply):
 
     def _event(self, kind: str, /, **data: Any) -> bytes:
         number, self._number = self._number, self._number + 1
-        return event(kind, {"type": kind, "sequence_number": number, **data})
+        return event(kind, sequence_number=number, **data)
 
     def _begin(self, counts: Counts) -> bytes:
         response = self._response("in_progress", [], None)

@@ -28,6 +28,7 @@ from .messages import (
 )
 from .pooling import Pool, Vectors
 from .ports import Tokens
+from .queue_rows import QueueRow, asked_by
 
 QUANTUM_MS = 500.0  # about how long a step takes, where inputs may be cut: others wait that long
 FIRST_STEP = 512  # tokens, while it is not known how quickly they are computed
@@ -105,6 +106,10 @@ class _Job:
     alone: bool = False  # shares no step with others, since one that it was part of has failed
 
     @property
+    def n_tokens(self) -> int:
+        return sum(len(data) // 4 for data in self.request.inputs)
+
+    @property
     def n_left(self) -> int:
         return sum(len(i.tokens) - i.done for i in (*self.running, *self.waiting))
 
@@ -178,27 +183,26 @@ class Embedder:
         )
 
     def queue(self, query_id: int) -> None:
-        """Answer `GetQueue`."""
+        """Answer `GetQueue`. Vectors come when the whole request is done: no step is a token's."""
         now = self._clock()
+        waiting = [job.request.request_id for job in self._in_order() if not job.running]
+        places = {request_id: place for place, request_id in enumerate(waiting)}
         requests = [
-            {
-                "id": job.request.request_id,
-                "dialect": job.request.dialect,
-                "client": job.request.client,
-                "key": job.request.tenant,
-                "prompt_tokens": sum(len(data) // 4 for data in job.request.inputs),
-                "cached_tokens": 0,
-                "computed_tokens": sum(len(d) // 4 for d in job.request.inputs) - job.n_left,
-                "generated_tokens": 0,
-                "stage": "reading" if job.running else "queued",
-                "position": position if not job.running else -1,
-                "waited_ms": (now - job.arrived) * 1e3,
-                "predicted_ttft_ms": -1.0,
-                "predicted_ttft_low_ms": -1.0,
-                "predicted_ttft_high_ms": -1.0,
-                "tokens_per_s": self._rate if job.running else 0.0,
-            }
-            for position, job in enumerate(self._in_order())
+            QueueRow(
+                **asked_by(job.request),
+                prompt_tokens=job.n_tokens,
+                cached_tokens=0,
+                computed_tokens=job.n_tokens - job.n_left,
+                generated_tokens=0,
+                stage="reading" if job.running else "queued",
+                position=places.get(job.request.request_id, -1),
+                waited_ms=(now - job.arrived) * 1e3,
+                predicted_ttft_ms=None,
+                predicted_ttft_low_ms=None,
+                predicted_ttft_high_ms=None,
+                tokens_per_s=self._rate if job.running else 0.0,
+            ).shown()
+            for job in self._in_order()
         ]
         self.events.append(
             Queue(
@@ -207,9 +211,10 @@ class Embedder:
                     "requests": requests,
                     "itl_slo_ms": 0.0,
                     "itl_feasible": True,
-                    "rows": self._context.n_seq_max,
-                    "queued": sum(not job.running for job in self._jobs.values()),
+                    "rows": 0,
+                    "queued": len(waiting),
                     "scheduler": "embedding",
+                    "row_step_ms": 0.0,
                 },
             )
         )

@@ -81,6 +81,7 @@ class Embed(Frozen, frozen=True, kw_only=True):
     priority: int = 0
     dialect: str = ""  # shown by /queue, as is `client`
     client: str = ""
+    name: str = ""  # its id for people
 
 
 class Cancel(Frozen, frozen=True):

@@ -18,6 +18,7 @@ from strata_plugin.scheduling.scheduler import Scheduler
 
 from .generation import Generation
 from .messages import Frozen, Moved, Queued, StopReason
+from .queue_rows import QueueRow, asked_by
 from .sequences import Sequences
 
 SHARE = 0.02  # of the time that forecasts may take
@@ -175,20 +176,17 @@ def _shown(
     tokens = g.n_generated if g.prompt_done_at else computed - g.n_cached
     seconds = now - since if since else 0.0
     known = waits and queued.predicted_ttft_ms >= 0
-    return {
-        "id": g.request_id,
-        "dialect": g.submit.dialect,
-        "client": g.submit.client,
-        "key": g.submit.tenant,
-        "prompt_tokens": g.n_prompt,
-        "cached_tokens": g.n_cached,
-        "computed_tokens": computed,
-        "generated_tokens": g.n_generated,
-        "stage": request.stage.value if request else "restoring",
-        "position": queued.position,
-        "waited_ms": round((now - g.queued_at) * 1e3, 3),
-        "predicted_ttft_ms": round(queued.predicted_ttft_ms, 3) if known else None,
-        "predicted_ttft_low_ms": round(queued.low_ms, 3) if known else None,
-        "predicted_ttft_high_ms": round(queued.high_ms, 3) if known else None,
-        "tokens_per_s": round(tokens / seconds, 3) if seconds > 0 else 0.0,
-    }
+    return QueueRow(
+        **asked_by(g.submit),
+        prompt_tokens=g.n_prompt,
+        cached_tokens=g.n_cached,
+        computed_tokens=computed,
+        generated_tokens=g.n_generated,
+        stage=request.stage.value if request else "restoring",
+        position=queued.position,
+        waited_ms=(now - g.queued_at) * 1e3,
+        predicted_ttft_ms=queued.predicted_ttft_ms if known else None,
+        predicted_ttft_low_ms=queued.low_ms if known else None,
+        predicted_ttft_high_ms=queued.high_ms if known else None,
+        tokens_per_s=tokens / seconds if seconds > 0 else 0.0,
+    ).shown()

@@ -26,6 +26,7 @@ from strata_plugin.engine.messages import (
     Timings,
     Token,
 )
+from strata_plugin.engine.queue_rows import QueueRow, asked_by
 from strata_plugin.engine.request_stream import RequestStream
 from strata_server.ports import Event, Kind
 from strata_server.service import Service
@@ -191,23 +192,20 @@ class FakeEngine:
         """Everything that was submitted and has not ended waits, in order of arrival."""
         waiting = [r for r, s in zip(self.requests, self.streams, strict=True) if not s.finished]
         requests = [
-            {
-                "id": request.request_id,
-                "dialect": request.dialect,
-                "client": request.client,
-                "key": request.tenant,
-                "prompt_tokens": len(request.prompt) // 4,
-                "cached_tokens": 0,
-                "computed_tokens": 0,
-                "generated_tokens": 0,
-                "stage": "queued",
-                "position": position,
-                "waited_ms": 1.0,
-                "predicted_ttft_ms": -1.0,
-                "predicted_ttft_low_ms": -1.0,
-                "predicted_ttft_high_ms": -1.0,
-                "tokens_per_s": 0.0,
-            }
+            QueueRow(
+                **asked_by(request),
+                prompt_tokens=len(request.prompt) // 4,
+                cached_tokens=0,
+                computed_tokens=0,
+                generated_tokens=0,
+                stage="queued",
+                position=position,
+                waited_ms=1.0,
+                predicted_ttft_ms=None,
+                predicted_ttft_low_ms=None,
+                predicted_ttft_high_ms=None,
+                tokens_per_s=0.0,
+            ).shown()
             for position, request in enumerate(waiting)
         ]
         return {
@@ -217,6 +215,7 @@ class FakeEngine:
             "rows": 4,
             "queued": len(requests),
             "scheduler": "strata",
+            "row_step_ms": 0.0,
         }
 
     async def metrics(self, reset_bucket: bool) -> dict[str, float]:

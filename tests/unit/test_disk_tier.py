@@ -157,7 +157,7 @@ def test_others_go_on_while_the_disk_is_read_and_a_cancel_counts(tmp_path: Path)
         engine.core.queue(9)
         engine._collect()
         shown = {r["id"]: r["stage"] for r in engine.events[-1].queue["requests"]}  # type: ignore
-        assert shown == {1: "restoring", 2: "restoring"}
+        assert shown == {"1": "restoring", "2": "restoring"}
         engine.cancel(1)
         gate.set()
         engine.run()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from strata_plugin.engine.embedder import Embedder
 from strata_plugin.engine.messages import Embed, Embedded, Failed, Queue, Slots
+from strata_server.queue_view import FIELDS, REQUEST_FIELDS
 
 WIDTH = 2
 
@@ -164,7 +165,7 @@ def test_who_comes_late_has_no_claim_to_what_others_had_before() -> None:
     run.core.queue(1)
     (queue,) = [e for e in run.core.events if isinstance(e, Queue)]
     computed = {r["id"]: r["computed_tokens"] for r in queue.queue["requests"]}
-    assert computed == {1: 80 + 40, 2: 40}
+    assert computed == {"1": 80 + 40, "2": 40}
 
 
 def test_a_request_that_fails_fails_alone() -> None:
@@ -192,7 +193,7 @@ def test_a_cancelled_request_frees_what_it_held() -> None:
 
 def test_slots_and_queue_show_what_is_computed_and_what_waits() -> None:
     run = Run()
-    run.embed(1, *[[1] * 7] * 3, dialect="embeddings", client="me")
+    run.embed(1, *[[1] * 7] * 3, dialect="embeddings", client="me", name="mine")
     run.embed(2, [1] * 30)
     run.core.step()
     run.core.slots(1)
@@ -201,8 +202,11 @@ def test_slots_and_queue_show_what_is_computed_and_what_waits() -> None:
     assert isinstance(slots, Slots) and isinstance(queue, Queue)
     assert sum(s["is_processing"] for s in slots.slots) > 0
     shown = {r["id"]: r for r in queue.queue["requests"]}
-    assert shown[1]["prompt_tokens"] == 21 and shown[2]["prompt_tokens"] == 30
-    assert shown[1]["client"] == "me"
+    assert set(queue.queue) == set(FIELDS)
+    assert all(set(row) == set(REQUEST_FIELDS) for row in shown.values())
+    assert shown["mine"]["prompt_tokens"] == 21 and shown["2"]["prompt_tokens"] == 30
+    assert shown["mine"]["client"] == "me"
+    assert (shown["mine"]["position"], shown["2"]["position"]) == (-1, 0)
 
 
 @settings(max_examples=60, deadline=None)

@@ -274,18 +274,6 @@ def test_the_queue_names_requests_as_their_clients_know_them() -> None:
     run(body())
 
 
-def test_a_request_whose_client_has_just_left_is_shown_by_its_number() -> None:
-    class Late(FakeEngine):
-        async def queue(self) -> dict[str, Any]:
-            return {**await super().queue(), "requests": [{"id": 99}]}
-
-    async def body() -> None:
-        async with serving(fake_service(Late())) as client:
-            assert (await client.get("/queue")).json()["requests"] == [{"id": "99"}]
-
-    run(body())
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_log_has_one_line_for_each_change_of_stage(
     stream: bool, caplog: pytest.LogCaptureFixture

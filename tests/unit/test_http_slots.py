@@ -46,8 +46,8 @@ def test_actions_reach_the_engine_with_a_path_in_the_folder() -> None:
         ("/slots/0?action=save", {"filename": "../a"}, "Invalid filename"),
         ("/slots/0?action=save", {"filename": 3}, "'filename' must be a string"),
         ("/slots/0?action=save", {}, "'filename' must be a string"),
-        ("/slots/0?action=save", [1], "'filename' must be a string"),
-        ("/slots/0?action=save", b"{", "no JSON"),
+        ("/slots/0?action=save", [1], "must be a JSON object"),
+        ("/slots/0?action=save", b"{", "not JSON"),
         ("/slots/0?action=restore", {"filename": "bad"}, "Unable to restore slot: it is damaged"),
     ],
 )
